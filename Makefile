@@ -1,0 +1,74 @@
+# Every target sets up what it needs (scripts/setup) and finds it there the second time.
+#   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
+#   make test [ARGS=...]     the whole test suite
+#   make check               ruff, mypy, the architecture
+#   make sim SEEDS=n         n simulated schedules from seed FIRST
+#   make soak [MINUTES=n]    a federation under load and faults for a while
+#   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
+#   make converge [ARGS=...] how fast trees form and repair, as a table
+#   make containers          compose.yaml's three brokers in podman, tried
+#   make lock                new constraints.txt
+#   make clean               removes what was made, .venv too
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help run test check sim soak bench converge containers licences lock clean
+MAKEFLAGS += --no-print-directory
+
+# Debian keeps mosquitto and ip where only root's path looks.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+PYTHON := .venv/bin/python
+BROKERS ?= 3
+SEEDS ?= 1000
+FIRST ?= 0
+MINUTES ?= 10
+ARGS ?=
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+run:
+	@scripts/setup venv clients
+	@exec $(PYTHON) -m broker.live --brokers $(BROKERS) $(ARGS)
+
+test:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m pytest $(ARGS)
+
+check:
+	@scripts/setup venv
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@$(PYTHON) -m pytest -q tests/unit/test_architecture.py
+
+sim:
+	@scripts/setup venv
+	@$(PYTHON) -m tests.sim --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+soak:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+bench:
+	@scripts/setup venv brokers
+	@.venv/bin/mqttree bench compare $(ARGS)
+
+converge:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m bench.converge $(ARGS)
+
+containers:
+	@scripts/containers
+
+licences:
+	@scripts/setup venv
+	@$(PYTHON) scripts/licences >docs/licences.md
+
+lock:
+	@scripts/lock
+
+clean:
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

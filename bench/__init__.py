@@ -1,0 +1,1 @@
+"""Load generator, comparisons and micro-benchmarks."""

@@ -1,0 +1,176 @@
+"""`mqttree bench ...`: comparisons, single loads and micro-benchmarks from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from bench import compare, micro, targets
+from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not there yet."""
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as leave:  # argparse has said why
+        return leave.code if isinstance(leave.code, int) else 2
+    handler: Callable[[argparse.Namespace], int] = arguments.handler
+    before = _terminate_as_interrupt()
+    try:
+        return handler(arguments)
+    except ValueError as error:
+        print(f"mqttree bench: {error}", file=sys.stderr)
+        return 2
+    except LoadError as error:
+        print(f"mqttree bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mqttree bench: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        before()
+
+
+def _terminate_as_interrupt() -> Callable[[], None]:
+    """Let SIGTERM unwind like Ctrl-C, so that every broker that was started is ended; return what undoes it."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        previous = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread: whoever is there decides
+        return lambda: None
+
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, previous)
+
+    return restore
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mqttree bench", description="Measure brokers.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    comparing = commands.add_parser("compare", help="the same loads against several brokers in turn")
+    comparing.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)")
+    comparing.add_argument("--seconds", type=_positive, default=3.0, metavar="S", help="measured time of a run (3 s)")
+    comparing.add_argument(
+        "--work", nargs="+", metavar="NAME", default=list(compare.DEFAULT_WORKS),
+        help=f"of {', '.join(compare.WORKS)}; default {' '.join(compare.DEFAULT_WORKS)}",
+    )  # fmt: skip
+    comparing.add_argument(
+        "--target", metavar="TARGET", default="mqttree", help="what is compared: a name, or NAME=COMMAND with {port}"
+    )
+    comparing.add_argument(
+        "--against", metavar="TARGET,...", default="mosquitto",
+        help=f"names of {', '.join(targets.TARGETS)} (mosquitto)",
+    )  # fmt: skip
+    comparing.set_defaults(handler=_compare)
+
+    load = commands.add_parser("load", help="one load against one broker")
+    load.add_argument("--mode", choices=("throughput", "latency", "connections"), default="throughput")
+    load.add_argument("--target", metavar="TARGET", help="start this broker (a name or NAME=COMMAND) instead of --host")
+    load.add_argument("--connections", type=_count, default=1000, metavar="N", help="with --mode connections (1000)")
+    for item in dataclasses.fields(LoadSpec):
+        if item.name in {"subscriber_version", "pid"}:
+            load.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N")
+        elif item.name == "pattern":
+            load.add_argument("--pattern", choices=("pairs", "mesh"), default="pairs")
+        else:
+            kind = type(item.default)
+            load.add_argument(
+                f"--{item.name.replace('_', '-')}", type=kind, default=item.default, help=f"({item.default})",
+                metavar={int: "N", float: "X", str: "TEXT"}[kind],
+            )  # fmt: skip
+    load.set_defaults(handler=_load)
+
+    small = commands.add_parser("micro", help="ns per operation of decoder, trie and fan-out")
+    small.add_argument("--seconds", type=_positive, default=0.5, metavar="S", help="time for each (0.5 s)")
+    small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
+
+    for name, text in (("list", "scenarios"), ("run", "run a scenario"), ("report", "reports")):
+        later = commands.add_parser(name, help=f"{text} (not yet)")
+        later.add_argument("rest", nargs=argparse.REMAINDER)
+        later.set_defaults(handler=_not_yet)
+    return parser
+
+
+def _not_yet(arguments: argparse.Namespace) -> int:
+    print(f"mqttree bench {arguments.command}: not yet", file=sys.stderr)
+    return 2
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    works = []
+    for name in arguments.work:
+        if name not in compare.WORKS:
+            raise ValueError(f"unknown work {name!r}: one of {', '.join(compare.WORKS)}")
+        works.append(compare.WORKS[name])
+    names = [name for name in arguments.against.split(",") if name]
+    chosen = [targets.target(arguments.target), *(targets.target(name) for name in names)]
+    if len({each.name for each in chosen}) < len(chosen):
+        raise ValueError("a target is named twice")
+    for each in chosen:
+        if not each.available():
+            raise ValueError(f"{each.name} is not installed")
+    table = compare.compare(
+        works, chosen, arguments.rounds, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    compare.render(works, chosen, table)
+    return 0 if all(not cell.complaints for row in table.values() for cell in row.values()) else 1
+
+
+def _load(arguments: argparse.Namespace) -> int:
+    spec = LoadSpec(**{item.name: getattr(arguments, item.name) for item in dataclasses.fields(LoadSpec)})
+    spec.check(latency=arguments.mode == "latency")
+    if arguments.target is None:
+        return _load_against(spec, arguments)
+    with targets.running(targets.target(arguments.target)) as broker:
+        own = dataclasses.replace(spec, host="127.0.0.1", port=broker.port, pid=broker.pid)
+        return _load_against(own, arguments)
+
+
+def _load_against(spec: LoadSpec, arguments: argparse.Namespace) -> int:
+    if arguments.mode == "connections":
+        opened = run_connections(spec, arguments.connections)
+        each = "" if opened.bytes_each is None else f", {opened.bytes_each:,.0f} bytes each"
+        print(f"{opened.connections:,} connections, {opened.rate:,.0f}/s{each}")
+        return 0
+    if arguments.mode == "latency":
+        latency = run_latency(spec)
+        print(" ".join(f"{name} {value:.3f}" for name, value in latency.percentiles().items()), "ms")
+        print(f"sender's lag: p99 {latency.lag.percentile(99):.3f} max {latency.lag.maximum / 1e6:.3f} ms")
+        print(latency.proof())
+        return 0 if latency.complete else 1
+    result = run_throughput(spec)
+    broker = "" if result.broker_cpu is None else f", broker {result.broker_cpu:.0%}"
+    print(f"{result.rate:,.0f} messages/s arrived, {result.published_rate:,.0f} published, over {result.seconds:.2f} s")
+    print(f"CPU: generator {result.generator_cpu:.0%}{broker}")
+    print(result.proof())
+    return 0 if result.complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""MQTT load generator: saturating and open-loop loads that prove what arrived.
+
+run_throughput keeps a broker saturated behind subscriber-driven windows, run_latency publishes by the clock,
+run_connections opens many connections. Each takes a LoadSpec.
+"""
+
+from bench.load.histogram import Histogram
+from bench.load.run import run_connections, run_latency, run_throughput
+from bench.load.spec import ConnectionsResult, LatencyResult, LoadError, LoadResult, LoadSpec, Tally
+
+__all__ = [
+    "ConnectionsResult",
+    "Histogram",
+    "LatencyResult",
+    "LoadError",
+    "LoadResult",
+    "LoadSpec",
+    "Tally",
+    "run_connections",
+    "run_latency",
+    "run_throughput",
+]

@@ -1,0 +1,114 @@
+"""The few MQTT packets that a load generator sends, encoded once before the run.
+
+Independent of the broker's own codec on purpose: a mistake there must not cancel out here. Layouts: MQTT 3.1.1 and 5,
+chapters 2 and 3.
+"""
+
+from __future__ import annotations
+
+import struct
+
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PINGRESP, DISCONNECT = 2, 3, 4, 5, 6, 7, 9, 13, 14
+PINGREQ_BYTES = b"\xc0\x00"
+DISCONNECT_BYTES = b"\xe0\x00"
+
+_USER_PROPERTY = 0x26
+_RECEIVE_MAXIMUM = 0x21
+# Width in bytes of the CONNACK properties (MQTT 5, table 2-4); 0: a length-prefixed string, -1: a pair of them.
+_CONNACK_WIDTHS = {
+    0x11: 4, 0x12: 0, 0x13: 2, 0x15: 0, 0x16: 0, 0x1A: 0, 0x1C: 0, 0x1F: 0, 0x21: 2, 0x22: 2, 0x24: 1, 0x25: 1,
+    0x26: -1, 0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1,
+}  # fmt: skip
+_STRINGS = {0: 1, -1: 2}
+
+
+def varint(value: int) -> bytes:
+    """Encode a Variable Byte Integer (MQTT 5, 1.5.5); ValueError beyond 268,435,455."""
+    if not 0 <= value <= 268_435_455:
+        raise ValueError(f"{value} does not fit a Variable Byte Integer")
+    out = bytearray()
+    while True:
+        value, digit = divmod(value, 128)
+        out.append(digit | 0x80 if value else digit)
+        if not value:
+            return bytes(out)
+
+
+def string(text: str | bytes) -> bytes:
+    """Encode a UTF-8 string or binary data with its two-byte length (1.5.4)."""
+    raw = text.encode() if isinstance(text, str) else text
+    return struct.pack("!H", len(raw)) + raw
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """Put the fixed header before a body."""
+    return bytes((first,)) + varint(len(body)) + body
+
+
+def connect(client_id: str, version: int, keep_alive: int = 0) -> bytes:
+    """Encode CONNECT with a clean session; keep_alive in seconds, 0 switches it off."""
+    body = string("MQTT") + bytes((version, 0x02)) + struct.pack("!H", keep_alive)
+    return packet(0x10, body + (b"\x00" if version == 5 else b"") + string(client_id))
+
+
+def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> bytes:
+    """Encode SUBSCRIBE with one filter."""
+    properties = b"\x00" if version == 5 else b""
+    return packet(0x82, struct.pack("!H", packet_id) + properties + string(topic_filter) + bytes((qos,)))
+
+
+def publish(topic: str, payload: bytes, qos: int, version: int, user_properties: int = 0) -> tuple[bytes, int, int]:
+    """Encode PUBLISH with packet identifier 0, to be filled in.
+
+    Returns the packet, the offset of the packet identifier (0 where there is none) and the offset of the payload.
+    """
+    pairs = b"".join(
+        bytes((_USER_PROPERTY,)) + string(f"key-{i:04d}") + string(f"value-{i:04d}") for i in range(user_properties)
+    )
+    properties = varint(len(pairs)) + pairs if version == 5 else b""
+    body = string(topic) + (b"\x00\x00" if qos else b"") + properties + payload
+    whole = packet(0x30 | qos << 1, body)
+    id_offset = len(whole) - len(body) + 2 + len(topic.encode()) if qos else 0
+    return whole, id_offset, len(whole) - len(payload)
+
+
+def header(data: bytes | bytearray, pos: int, end: int) -> tuple[int, int] | None:
+    """Read a fixed header: (start of the body, end of the packet), or None while it is incomplete.
+
+    Raises ValueError for a remaining length of more than four bytes.
+    """
+    length = shift = 0
+    for at in range(pos + 1, min(pos + 5, end)):
+        byte = data[at]
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + 1, at + 1 + length
+        shift += 7
+    if end - pos >= 5:
+        raise ValueError("remaining length of more than four bytes")
+    return None
+
+
+def receive_maximum(connack_body: bytes) -> int:
+    """Read the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is absent."""
+    pos, length, shift = 2, 0, 0
+    while pos < len(connack_body):
+        byte = connack_body[pos]
+        pos += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    end = min(pos + length, len(connack_body))
+    while pos < end:
+        identifier = connack_body[pos]
+        width = _CONNACK_WIDTHS.get(identifier)
+        if width is None:
+            raise ValueError(f"CONNACK with property 0x{identifier:02x}")
+        pos += 1
+        if identifier == _RECEIVE_MAXIMUM:
+            return int.from_bytes(connack_body[pos : pos + 2], "big")
+        for _ in range(_STRINGS.get(width, 0)):
+            pos += 2 + int.from_bytes(connack_body[pos : pos + 2], "big")
+        pos += max(width, 0)
+    return 65_535

@@ -1,0 +1,168 @@
+"""Micro-benchmarks of the broker's inner parts: ns per operation, the best of several turns."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from bench.load import packets
+
+_TURNS = 5
+_PAYLOAD = b"x" * 64
+
+Case = tuple[str, int, Callable[[], object]]
+"""A name, how many operations one call does, and the call."""
+
+
+def main(seconds: float) -> int:
+    """Measure every case for about `seconds` and print a table; 1 if one failed."""
+    failed = False
+    for part in (_wire, _trie, _fanout):
+        try:
+            for name, operations, call in part():
+                print(f"{name:<52}{_measure(call, operations, seconds):>12,.1f} ns/op", flush=True)
+        except Exception as error:  # one part that cannot be measured must not hide the others
+            print(f"mqttree bench: {part.__name__[1:]} failed: {type(error).__name__}: {error}", file=sys.stderr)
+            failed = True
+    return int(failed)
+
+
+def _measure(call: Callable[[], object], operations: int, seconds: float) -> float:
+    """Return ns per operation in the best of some turns, which is the one that was disturbed least."""
+    call()
+    start = time.perf_counter_ns()
+    call()
+    once = max(1, time.perf_counter_ns() - start)
+    repeat = max(1, int(seconds * 1e9 / _TURNS / once))
+    best = float("inf")
+    for _ in range(_TURNS):
+        start = time.perf_counter_ns()
+        for _ in range(repeat):
+            call()
+        best = min(best, time.perf_counter_ns() - start)
+    return best / repeat / operations
+
+
+def _publish(topic: str, qos: int = 0, version: int = 4, user_properties: int = 0, identifier: int = 1) -> bytes:
+    whole, at, _ = packets.publish(topic, _PAYLOAD, qos, version, user_properties)
+    return whole[:at] + identifier.to_bytes(2, "big") + whole[at + 2 :] if qos else whole
+
+
+def _wire() -> Iterator[Case]:
+    """Decode a chunk of packets, encode one."""
+    from broker.wire import Decoder, Publish, encode_packet
+
+    for title, version, qos, properties in (
+        ("PUBLISH QoS 0, 3.1.1", 4, 0, 0),
+        ("PUBLISH QoS 1, 3.1.1", 4, 1, 0),
+        ("PUBLISH QoS 0, MQTT 5", 5, 0, 0),
+        ("PUBLISH QoS 0, MQTT 5, 4 user properties", 5, 0, 4),
+    ):
+        chunk = _publish("load/00001", qos, version, properties) * 500
+        decoder = Decoder(version)
+        yield f"decode {title}", 500, lambda decoder=decoder, chunk=chunk: decoder.receive(chunk)  # type: ignore[misc]
+    acks = b"\x40\x02\x00\x01" * 500
+    decoder = Decoder(4)
+    yield "decode PUBACK, 3.1.1", 500, lambda: decoder.receive(acks)
+    packet = Publish("load/00001", _PAYLOAD, 1, False, False, 1, None)
+    yield "encode PUBLISH QoS 1, 3.1.1", 1, lambda: encode_packet(packet, 4)
+    yield "encode PUBLISH QoS 1, MQTT 5", 1, lambda: encode_packet(packet, 5)
+
+
+def _trie() -> Iterator[Case]:
+    """Match, insert and remove among 100,000 subscriptions."""
+    from routing.trie import SubscriptionTrie, TopicTrie
+
+    rng = random.Random(1)
+    subscriptions: SubscriptionTrie[int] = SubscriptionTrie()
+    retained: TopicTrie[int] = TopicTrie()
+    names = [f"site/{a}/floor/{b}/sensor/{c}" for a in range(40) for b in range(50) for c in range(40)]
+    for number, name in enumerate(names):
+        subscriptions.insert(name, number, number)
+        retained.set(name, number)
+    some = rng.sample(names, 1000)
+    yield "trie match, exact filters only", 1000, lambda: [subscriptions.match(name) for name in some]
+    for number in range(20_000):
+        levels = names[rng.randrange(len(names))].split("/")
+        levels[rng.choice((1, 3, 5))] = "+"
+        subscriptions.insert("/".join(levels), -number, number)
+    yield "trie match, with 20,000 wildcard filters", 1000, lambda: [subscriptions.match(name) for name in some]
+
+    def change(topic_filter: str) -> None:
+        subscriptions.insert(topic_filter, "probe", 0)
+        subscriptions.remove(topic_filter, "probe")
+
+    yield "trie insert and remove, exact", 1000, lambda: [change(name) for name in some]
+    yield "trie insert and remove, wildcard", 1000, lambda: [change(name + "/#") for name in some]
+    yield "retained match, site/+/floor/7/sensor/9 (40 found)", 1, lambda: retained.match("site/+/floor/7/sensor/9")
+
+
+class _Sink:
+    """A transport that takes everything."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Keep bytes until they are asked for."""
+        self.taken.append(data)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    abort = pause_reading = resume_reading = close
+
+
+def _fanout() -> Iterator[Case]:
+    """Take a chunk from a publisher through the whole node to its subscribers' transports; ns per PUBLISH received."""
+    for subscribers in (1, 50):
+        for title, topics, version, qos, properties in (
+            ("QoS 0, one topic", 1, 4, 0, 0),
+            ("QoS 0, 50 topics in turn", 50, 4, 0, 0),
+            ("QoS 0, MQTT 5, 4 user properties", 1, 5, 0, 4),
+            ("QoS 1, one topic", 1, 4, 1, 0),
+        ):
+            call = _node_call(subscribers, topics, version, qos, properties)
+            yield f"node, 1 to {subscribers}, {title}", 500, call
+
+
+def _node_call(subscribers: int, topics: int, version: int, qos: int, properties: int) -> Callable[[], object]:
+    """Make a node with connected clients; return what feeds it 500 PUBLISH packets and their PUBACKs."""
+    from broker.config import NodeConfig
+    from broker.node import Node
+
+    node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
+    names = [f"load/{number:05d}" for number in range(topics)]
+    sinks = [_Sink() for _ in range(subscribers + 1)]
+    clients = [node.connection_made("in", "127.0.0.1:1", "default", sink, 0.0) for sink in sinks]
+    for number, client in enumerate(clients):
+        client.receive(packets.connect(f"c{number}", version), 0.0)
+        for name in names if number else ():
+            client.receive(packets.subscribe(name, qos, version), 0.0)
+    node.flush()
+    packet, at, _ = packets.publish(names[0], _PAYLOAD, qos, version, properties)
+    size = len(packet)
+    chunk = b"".join(_publish(names[i % topics], qos, version, properties, i + 1) for i in range(500))
+    before = node.counters.delivered
+
+    def call() -> None:
+        for sink in sinks:
+            sink.taken.clear()
+        clients[0].receive(chunk, 0.0)
+        node.flush()
+        if qos:
+            acks = bytearray(b"\x40\x02\x00\x00" * 500)
+            for client, sink in zip(clients[1:], sinks[1:], strict=True):
+                data = b"".join(sink.taken)
+                acks[2::4], acks[3::4] = data[at::size], data[at + 1 :: size]
+                client.receive(bytes(acks), 0.0)
+            node.flush()
+
+    call()
+    if node.counters.delivered - before != 500 * subscribers:
+        raise RuntimeError(f"{node.counters.delivered - before} of {500 * subscribers} messages were delivered")
+    return call

@@ -1,0 +1,416 @@
+"""A connection to an MQTT client: packets in, state changes and packets out (MQTT-3, MQTT-4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.connection import Connection
+from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
+from broker.message import PACKET_IDS, Message
+from broker.session import Session, Subscription
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.packets import (
+    Connect,
+    Disconnect,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from broker.wire.properties import Property, encode_properties
+from broker.wire.varint import read_length
+from routing.topics import split_shared, valid_topic_filter
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+PINGRESP = b"\xd0\x00"
+NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
+
+
+class Client:
+    """What speaks on a connection once its CONNECT was accepted; see `broker.accept` for everything before."""
+
+    __slots__ = ("_aliases", "_timer", "conn", "connect", "keep_alive", "node", "routes", "session", "version", "will")
+
+    def __init__(self, node: Node, conn: Connection, session: Session, connect: Connect) -> None:
+        self.node = node
+        self.conn = conn
+        self.session = session
+        self.connect = connect
+        self.version = connect.version
+        self.routes = node.fanout.routes
+        self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
+        self._aliases: dict[int, bytes] = {}
+
+    # ---------------------------------------------------------------- hot path
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0 packets that begin alike
+        are found and delivered as one piece."""
+        position = 0
+        size = len(data)
+        conn = self.conn
+        node = self.node
+        routes = self.routes
+        five = self.version == 5
+        fast = node.fast
+        startswith = data.startswith
+        node.counters.bytes_received += size
+        try:
+            while position + 2 <= size:
+                length = data[position + 1]
+                if length < 128:
+                    body = position + 2
+                else:
+                    length, body = read_length(data, position + 1)
+                    if body < 0:
+                        break
+                end = body + length
+                if end > size:
+                    if end - position > conn.max_packet_size:
+                        raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
+                    break
+                first = data[position]
+                if fast and length > 3:
+                    if first == 0x30:
+                        start = body + 2 + (data[body] << 8 | data[body + 1])
+                        route = routes.get(data[body + 2 : start])
+                        if route is not None and start <= end:
+                            if five:
+                                start += 1
+                                if start > end or data[start - 1]:
+                                    route = None
+                            if route is not None:
+                                packet = end - position
+                                prefix = data[position:start]
+                                last = size - packet
+                                while end <= last and startswith(prefix, end):
+                                    end += packet
+                                messages = (end - position) // packet
+                                chunk = data[position:end] if messages > 1 or packet != size else data
+                                node.counters.published += messages
+                                node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
+                                if route.forward and node.federated:
+                                    node.relay.forward_run(chunk, start - position, packet, self.version)
+                                position = end
+                                continue
+                    elif first == 0x32:
+                        start = body + 2 + (data[body] << 8 | data[body + 1])
+                        packet_id = data[start : start + 2]
+                        payload = start + 2
+                        if five:
+                            payload += 1
+                        if (
+                            payload <= end
+                            and packet_id != b"\0\0"
+                            and not (five and data[payload - 1])
+                            and (route := routes.get(data[body + 2 : start])) is not None
+                        ):
+                            message = Message(
+                                data[body + 2 : start], data[payload:end], 1, False, b"", None, self.session
+                            )
+                            node.counters.published += 1
+                            node.fanout.deliver(route, message)
+                            if route.forward and node.federated:
+                                node.relay.forward(message)
+                            outbox = conn.outbox
+                            if not outbox:
+                                node.dirty.append(conn)
+                            outbox.append(b"\x40\x02" + packet_id)
+                            position = end
+                            continue
+                if first == 0x40 and length == 2 and fast:
+                    packet = data[body] << 8 | data[body + 1]
+                    if self.session.acknowledged(packet):
+                        position = end
+                        continue
+                self._packet(first, data[body:end])
+                position = end
+                if conn.closing or conn.closed or conn.waiting:
+                    break
+        except WireError as error:
+            self.fail(error)
+            return size
+        return position
+
+    # ---------------------------------------------------------------- everything else
+
+    def _packet(self, first: int, body: bytes) -> None:
+        kind = first >> 4
+        if self.node.hooks.packets:
+            self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
+        packet = decode_packet(first, body, self.version)
+        match packet:
+            case Publish():
+                self._publish(packet)
+            case Puback():
+                self.session.acknowledged(packet.packet_id)
+            case Pubrec():
+                self._pubrec(packet)
+            case Pubrel():
+                self._pubrel(packet)
+            case Pubcomp():
+                self.session.completed(packet.packet_id)
+            case Pingreq():
+                self.send(PINGRESP)
+            case Subscribe():
+                self._subscribe(packet)
+            case Unsubscribe():
+                self._unsubscribe(packet)
+            case Disconnect():
+                self._disconnect(packet)
+            case _:
+                name = PacketType(kind).name
+                raise ProtocolViolation(f"{name} is not for a client to send here [MQTT-3.1.0-2]")
+
+    def send(self, data: bytes) -> None:
+        """Queue whole packets for this client."""
+        if self.node.hooks.packets:
+            self.node.effects.append(Event("mqtt_packet_sent", {"client": self, "data": data}))
+        self.conn.send(data)
+
+    def _publish(self, packet: Publish) -> None:
+        properties = packet.properties
+        topic = packet.topic.encode()
+        expires_at: float | None = None
+        encoded = b""
+        if properties:
+            topic = self._aliased(topic, properties.get(Property.TOPIC_ALIAS))
+            if Property.SUBSCRIPTION_IDENTIFIER in properties:
+                raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")
+            expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
+            if expiry is not None:
+                expires_at = self.node.now + expiry
+            rest = {k: v for k, v in properties.items() if k not in NOT_FORWARDED}
+            if rest:
+                whole = encode_properties(rest)
+                encoded = whole[1:] if whole[0] < 128 else whole[read_length(whole, 0)[1] :]
+        session = self.session
+        packet_id = packet.packet_id or 0
+        message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
+        if packet.qos == 2:
+            if packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-2)
+                self.send(b"\x50\x02" + PACKET_IDS[packet_id])
+                return
+            if len(session.incoming) >= 65535:
+                raise ProtocolViolation("Receive Maximum exceeded", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+        self._accept(message, packet_id)
+
+    def _aliased(self, topic: bytes, alias: int | None) -> bytes:
+        if alias is None:
+            return topic
+        if alias == 0 or alias > limits.TOPIC_ALIAS_MAXIMUM:
+            raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
+        if topic:
+            self._aliases[alias] = topic
+            return topic
+        known = self._aliases.get(alias)
+        if known is None:
+            raise ProtocolViolation("unknown Topic Alias", ReasonCode.PROTOCOL_ERROR)
+        return known
+
+    def _accept(self, message: Message, packet_id: int) -> None:
+        node = self.node
+        if node.hooks.events:
+            node.event("broker_message_received", client=self, message=message, packet_id=packet_id)
+        node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
+        if message.topic[:1] == b"$":
+            self._refuse(message, packet_id)  # MQTT-4.7.2: the server's own; not between clients
+        elif node.hooks.topics:
+            self.conn.waiting = True
+            node.effects.append(AuthorizePublish(self, message, packet_id))
+        else:
+            self._take(message, packet_id)
+
+    def _take(self, message: Message, packet_id: int) -> None:
+        node = self.node
+        if message.qos == 1:
+            self.send(b"\x40\x02" + PACKET_IDS[packet_id])
+        elif message.qos == 2:
+            self.session.incoming.add(packet_id)
+            self.send(b"\x50\x02" + PACKET_IDS[packet_id])
+        if node.hooks.events:
+            node.event("broker_message_broadcast", client=self, message=message, packet_id=packet_id)
+        node.publish(message)
+
+    def _refuse(self, message: Message, packet_id: int) -> None:
+        self.node.counters.publish_refused += 1
+        reason = ReasonCode.NOT_AUTHORIZED if self.version == 5 else 0
+        if message.qos == 1:
+            self.send(encode_packet(Puback(packet_id, reason), self.version))
+        elif message.qos == 2:
+            if not reason:
+                self.session.incoming.add(packet_id)
+            self.send(encode_packet(Pubrec(packet_id, reason), self.version))
+
+    def publish_answered(self, effect: AuthorizePublish, allowed: bool, now: float) -> None:
+        """Go on after the topic plugins' answer."""
+        if not (self.conn.closed or self.conn.closing):
+            try:
+                if allowed:
+                    self._take(effect.message, effect.packet_id)
+                else:
+                    self._refuse(effect.message, effect.packet_id)
+            except WireError as error:
+                self.fail(error)
+        self.conn.resume(now)
+
+    def _pubrec(self, packet: Pubrec) -> None:
+        if self.session.received(packet.packet_id, packet.reason):
+            if packet.reason < 0x80:
+                self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])
+        elif self.session.inflight.get(packet.packet_id) is not None:
+            self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])  # PUBREC repeated
+        else:
+            reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0
+            self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
+
+    def _pubrel(self, packet: Pubrel) -> None:
+        known = packet.packet_id in self.session.incoming
+        self.session.incoming.discard(packet.packet_id)
+        reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def _subscribe(self, packet: Subscribe) -> None:
+        if self.node.hooks.topics:
+            self.conn.waiting = True
+            self.node.effects.append(AuthorizeSubscribe(self, packet))
+        else:
+            self._subscribe_allowed(packet, [True] * len(packet.filters))
+
+    def subscribe_answered(self, effect: AuthorizeSubscribe, allowed: list[bool], now: float) -> None:
+        """Go on after the topic plugins' answer."""
+        if not (self.conn.closed or self.conn.closing):
+            try:
+                self._subscribe_allowed(effect.packet, allowed)
+            except WireError as error:
+                self.fail(error)
+        self.conn.resume(now)
+
+    def _subscribe_allowed(self, packet: Subscribe, allowed: list[bool]) -> None:
+        identifiers = (packet.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER)
+        identifier = identifiers[0] if identifiers else 0
+        codes = []
+        retained: list[tuple[Message, Subscription]] = []
+        for request, permitted in zip(packet.filters, allowed, strict=True):
+            code = self._grant(request, permitted)
+            codes.append(code)
+            if code < 0x80:
+                retained += self._add(request, code, identifier)
+        self.send(encode_packet(Suback(packet.packet_id, codes), self.version))
+        for request, code in zip(packet.filters, codes, strict=True):
+            if code < 0x80 and self.node.hooks.events:
+                self.node.event("broker_client_subscribed", client=self, topic=request.filter, qos=code)
+        self.node.deliver_retained(self.session, retained)
+
+    def _grant(self, request: SubscriptionRequest, permitted: bool) -> int:
+        five = self.version == 5
+        session = self.session
+        code = 0
+        if not valid_topic_filter(request.filter):
+            code = ReasonCode.TOPIC_FILTER_INVALID
+        elif not permitted:
+            code = ReasonCode.NOT_AUTHORIZED
+        elif (
+            len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS and request.filter not in session.subscriptions
+        ):
+            code = ReasonCode.QUOTA_EXCEEDED
+        elif request.no_local and split_shared(request.filter)[0] is not None:
+            raise ProtocolViolation("No Local on a shared subscription [MQTT-3.8.3-4]")
+        if code:
+            self.node.counters.subscriptions_refused += 1
+            return int(code) if five else 0x80
+        return min(request.qos, self.node.config.max_qos)
+
+    def _add(self, request: SubscriptionRequest, qos: int, identifier: int) -> list[tuple[Message, Subscription]]:
+        session = self.session
+        group, inner = split_shared(request.filter)
+        known = request.filter in session.subscriptions
+        subscription = Subscription(
+            session, request.filter, qos, request.no_local, request.retain_as_published, identifier
+        )
+        self.node.fanout.subscribe(subscription, group, inner)
+        if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known):
+            return []  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
+        return [(m, subscription) for m in self.node.retained.match(inner, self.node.now)]
+
+    def _unsubscribe(self, packet: Unsubscribe) -> None:
+        codes: list[int] = []
+        for topic_filter in packet.filters:
+            group, inner = split_shared(topic_filter)
+            known = self.node.fanout.unsubscribe(self.session, topic_filter, group, inner)
+            codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            if self.node.hooks.events:
+                self.node.event("broker_client_unsubscribed", client=self, topic=topic_filter)
+        self.send(encode_packet(Unsuback(packet.packet_id, codes), self.version))
+
+    # ---------------------------------------------------------------- end
+
+    def _disconnect(self, packet: Disconnect) -> None:
+        properties: dict[int, Any] = packet.properties or {}
+        expiry = properties.get(Property.SESSION_EXPIRY_INTERVAL)
+        if expiry is not None:
+            if expiry and not self.session.expiry:  # MQTT-3.14.2-2
+                raise ProtocolViolation("Session Expiry Interval raised from zero by DISCONNECT")
+            self.session.expiry = float("inf") if expiry == 0xFFFFFFFF else float(expiry)
+        if packet.reason != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
+            self.session.will = None  # MQTT-3.1.2-10
+        self.conn.close()
+        self.node.client_gone(self, "disconnected", graceful=True)
+
+    def fail(self, error: WireError) -> None:
+        """Close after bad input: one line, a counter, the reason code in MQTT 5 (MQTT-4.13.1-1)."""
+        node = self.node
+        if isinstance(error, MalformedPacket):
+            node.counters.malformed += 1
+        else:
+            node.counters.protocol_errors += 1
+        node.log("warning", f"client {self.session.client_id!r} at {self.conn.peer}: {error.message}; closed")
+        self.shut(error.reason)
+
+    def shut(self, reason: int) -> None:
+        """Close from our side; MQTT 5 clients are told why (MQTT-3.14)."""
+        last = encode_packet(Disconnect(reason), 5) if self.version == 5 else b""
+        self.conn.close(last)
+        self.node.client_gone(self, f"closed ({int(reason):#04x})", graceful=False)
+
+    def check_keep_alive(self, now: float) -> float | None:
+        """Close a client that was silent for one and a half times its Keep Alive; returns when to look again (s)."""
+        if self.conn.closed or self.conn.closing:
+            return None
+        due = self.conn.last_heard + self.keep_alive
+        if self.conn.held or self.conn.waiting:  # we are the one who does not read
+            return now + self.keep_alive
+        if now < due:
+            return due
+        self.node.counters.keep_alive_timeout += 1
+        self.node.log("info", f"client {self.session.client_id!r} at {self.conn.peer}: keep-alive expired; closed")
+        self.shut(ReasonCode.KEEP_ALIVE_TIMEOUT)
+        return None
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection broke: the will is due."""
+        self.node.client_gone(self, reason, graceful=False)
+
+    def control_first(self) -> bytes:
+        """Nothing overtakes for clients."""
+        return b""
+
+    def drained(self, now: float) -> None:
+        """Nothing to do: the session pumps on acknowledgements."""
+
+

@@ -1,0 +1,63 @@
+"""Settings of a node, in the units that the code uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker import limits
+from broker.link import PROTOCOL
+from discovery.address import Address
+from discovery.effects import Identity, MembershipConfig
+from stp.tree import TreeConfig
+
+
+@dataclass(slots=True)
+class NodeConfig:
+    """Everything a `Node` is told at its start. Times in s, sizes in bytes."""
+
+    id: bytes = b"\0" * 8
+    boot: int = 1
+    name: str = ""
+    host: str = "127.0.0.1"
+    """Address that others are told, and that breaks ties between brokers: a concrete one, not a wildcard."""
+    port: int = 1883
+    announce_host: str | None = None
+    """What announcements say; "" means the address that they come from. None: `host`."""
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    discovery: str = "off"
+    seeds: tuple[tuple[str, int], ...] = ()
+    routing: str = "flood"
+    capability: float = 1.0
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    handshake_timeout: float = 3.0
+    td: float = 0.4
+    link_protocol: str = PROTOCOL
+    allow_anonymous: bool = True
+    max_qos: int = 2
+    max_packet_size: int = limits.MAX_PACKET_SIZE
+    max_inflight_messages: int = 65535
+    max_keep_alive: int = 0
+    """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
+    session_expiry_max: int | None = None
+    connect_timeout: float = limits.CONNECT_TIMEOUT
+
+    def tree(self) -> TreeConfig:
+        """Settings of the spanning tree."""
+        return TreeConfig(hello_s=self.hello, max_age_s=max(self.link_timeout, 4 * self.hello))
+
+    def membership(self) -> MembershipConfig:
+        """Settings of discovery."""
+        return MembershipConfig(
+            cluster=self.cluster,
+            secret=self.secret,
+            announce=self.discovery == "multicast",
+            seeds=tuple(Address(host, port) for host, port in self.seeds),
+            td=self.td,
+        )
+
+    def announced(self) -> Identity:
+        """Who announcements say that we are."""
+        host = self.host if self.announce_host is None else self.announce_host
+        return Identity(self.id, self.boot, Address(host, self.port), self.name)

@@ -1,0 +1,297 @@
+"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket (design section 1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker import limits
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+class Transport(Protocol):
+    """What a driver (or a simulated network) offers a connection. None of it blocks or answers."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; may call `Connection.pause` before it returns."""
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+
+class Owner(Protocol):
+    """Who speaks on a connection: a client or a link."""
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection is gone; called once."""
+
+    def control_first(self) -> bytes:
+        """Return bytes that overtake queued data (links: BPDUs), or b""."""
+
+    def drained(self, now: float) -> None:
+        """Note that the peer has caught up with everything that waited for it."""
+
+
+class Connection:
+    """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox` first lists it in `node.dirty`."""
+
+    __slots__ = (
+        "_have",
+        "_need",
+        "_parts",
+        "backlog",
+        "backlog_bytes",
+        "closed",
+        "closing",
+        "conn",
+        "dropped",
+        "held",
+        "kind",
+        "last_heard",
+        "listener",
+        "max_packet_size",
+        "node",
+        "outbox",
+        "owner",
+        "paused",
+        "peer",
+        "secure",
+        "stalled",
+        "transport",
+        "waiting",
+        "waiting_since",
+    )
+
+    def __init__(self, node: Node, kind: str, peer: str, listener: str, transport: Transport, now: float) -> None:
+        """`kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log lines; `now`: s."""
+        self.node = node
+        self.kind = kind
+        self.peer = peer
+        self.listener = listener
+        self.transport = transport
+        self.owner: Owner | None = None
+        self.outbox: list[bytes] = []
+        self.conn: Connection | None = self  # an outlet's connection; a session's is None while its client is away
+        self.last_heard = now
+        self.max_packet_size = limits.MAX_CONNECT_SIZE
+        self.paused = False
+        self.held = False  # not read because a subscriber of its messages is behind
+        self.stalled = False  # too slow for too long: holds back nobody any more
+        self.waiting = False  # a packet waits for the answer to an effect
+        self.waiting_since = 0.0
+        self.closing = False
+        self.closed = False
+        self.backlog: list[bytes] = []
+        self.backlog_bytes = 0
+        self.dropped = 0
+        self.secure: Any = None
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+
+    # ---------------------------------------------------------------- in
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes as they come, cut anywhere; linear in their number also for a packet that comes byte by byte."""
+        self.last_heard = now
+        node = self.node
+        node.now = now
+        node.current = self
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        if self.waiting:
+            self._keep(data, 0)
+            if len(data) > limits.PLUGIN_BACKLOG_BYTES:
+                self.hold()
+            return
+        if self.closing or self.closed or self.owner is None:
+            return
+        used = self.owner.packets(data, now)
+        if used < len(data) and not self.closed and not self.closing:
+            self._keep(data, used)
+
+    def _keep(self, data: bytes, used: int) -> None:
+        rest = data[used:] if used else data
+        self._parts.append(rest)
+        self._have = len(rest)
+        self._need = 0 if self.waiting else packet_size(rest)
+
+    @property
+    def mid_packet(self) -> bool:
+        """True while part of a packet has come and the rest is on its way."""
+        return bool(self._parts)
+
+    def resume(self, now: float) -> None:
+        """Go on after the answer that `waiting` waited for."""
+        self.waiting = False
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            if not (self.closing or self.closed or self.owner is None):
+                used = self.owner.packets(data, now)
+                if used < len(data) and not self.closed:
+                    self._keep(data, used)
+        if self.held and not self.waiting:
+            self.unhold()
+
+    def hold(self) -> None:
+        """Stop reading from this peer."""
+        if not self.held:
+            self.held = True
+            self.transport.pause_reading()
+
+    def unhold(self) -> None:
+        """Read again."""
+        if self.held:
+            self.held = False
+            if not self.closed:
+                self.transport.resume_reading()
+
+    # ---------------------------------------------------------------- out
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes (whole packets) for this connection."""
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+
+    def flush(self, outbox: list[bytes]) -> None:
+        """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties `outbox`."""
+        if self.closed:
+            outbox.clear()
+        elif self.paused or self.backlog:
+            self._to_backlog(outbox)
+        else:
+            data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
+            outbox.clear()
+            self.node.counters.bytes_sent += len(data)
+            self.transport.write(data)
+            if self.closing:
+                self.transport.close()
+
+    def _to_backlog(self, outbox: list[bytes]) -> None:
+        link = self.node.links_by_connection.get(self)
+        limit = limits.LINK_BACKLOG_BYTES if link is not None else limits.CLIENT_BACKLOG_BYTES
+        backlog = self.backlog
+        size = self.backlog_bytes
+        full = False
+        for data in outbox:
+            if (full or size + len(data) > limit) and data[0] & 0xF6 == 0x30:
+                # From the first that is dropped on: on a link a packet may refer to the one before it.
+                full = True
+                count = count_packets(data)
+                self.dropped += count
+                if link is None:
+                    self.node.counters.dropped_slow_consumer += count
+                else:
+                    self.node.counters.dropped_link += count
+                continue
+            backlog.append(data)
+            size += len(data)
+        outbox.clear()
+        self.backlog_bytes = size
+        if link is not None:
+            if size > limit:
+                link.overflowed()
+        elif size > 2 * limit:
+            self.node.counters.slow_consumer_closed += 1
+            self.abort("reads too slowly and does not take its acknowledgements")
+        elif size > limits.HOLD_BACKLOG_BYTES:
+            self.node.hold_publishers(self)
+
+    def pause(self) -> None:
+        """Note that the transport holds enough; what follows waits in `backlog`."""
+        if not self.paused:
+            self.paused = True
+            self.waiting_since = self.node.now
+
+    def writable(self, now: float) -> None:
+        """Note that the transport takes bytes again."""
+        self.paused = False
+        self.waiting_since = now
+        if self.owner is not None and self.backlog:
+            first = self.owner.control_first()
+            if first:
+                self.transport.write(first)
+        backlog = self.backlog
+        index = 0
+        while index < len(backlog) and not self.paused:
+            # In pieces, so that the transport can say "enough" and control packets can overtake.
+            piece: list[bytes] = []
+            size = 0
+            while index < len(backlog) and size < 256 * 1024:
+                piece.append(backlog[index])
+                size += len(backlog[index])
+                index += 1
+            self.backlog_bytes -= size
+            self.node.counters.bytes_sent += size
+            self.transport.write(b"".join(piece))
+        del backlog[:index]
+        if not backlog:
+            self.backlog_bytes = 0
+            if self.closing:
+                self.transport.close()
+            elif not self.paused:
+                self.stalled = False
+                self.node.release_publishers(self)
+                if self.owner is not None:
+                    self.owner.drained(now)
+
+    # ---------------------------------------------------------------- end
+
+    def close(self, last: bytes = b"") -> None:
+        """Send `last` and whatever is queued, then close. What comes in from now on is ignored."""
+        if self.closing or self.closed:
+            return
+        self.closing = True
+        if last:
+            self.send(last)
+        if not self.outbox and not self.backlog:
+            self.transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; `lost` follows with `reason`."""
+        if not self.closed:
+            self.transport.abort()
+            self.node.connection_lost(self, reason, self.node.now)
+
+
+def packet_size(data: bytes) -> int:
+    """Return the whole size in bytes of the packet that begins `data`, 0 when its length field is not there yet."""
+    value = 0
+    for index in range(1, min(5, len(data))):
+        byte = data[index]
+        value |= (byte & 0x7F) << (7 * (index - 1))
+        if byte < 0x80:
+            return value + index + 1
+    return 0
+
+
+def count_packets(data: bytes) -> int:
+    """Count the packets in a run of whole packets (a dropped piece of outbox)."""
+    position = count = 0
+    while position < len(data):
+        size = packet_size(data[position : position + 5])
+        if not size:
+            break
+        position += size
+        count += 1
+    return count

@@ -1,0 +1,93 @@
+"""What a node asks its driver to do, as data; some are answered with `Node.answer` (design section 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.accept import Handshake
+    from broker.client import Client
+    from broker.message import Message
+    from broker.session import Session
+    from broker.wire import Connect, Subscribe
+
+
+@dataclass(slots=True, eq=False)
+class Authenticate:
+    """May this client connect? Answer: bool. Its connection waits."""
+
+    client: Handshake
+    connect: Connect
+
+
+@dataclass(slots=True, eq=False)
+class AuthorizePublish:
+    """May this client publish this message? Answer: bool. Its connection waits."""
+
+    client: Client
+    message: Message
+    packet_id: int
+
+
+@dataclass(slots=True, eq=False)
+class AuthorizeSubscribe:
+    """Which filters may this client subscribe to? Answer: list[bool]. Its connection waits."""
+
+    client: Client
+    packet: Subscribe
+
+
+@dataclass(slots=True, eq=False)
+class AuthorizeReceive:
+    """Which sessions may receive this message? Answer: set of those that may. Messages wait for each other, in order."""
+
+    message: Message
+    receivers: list[Session]
+    allowed: set[Session] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """Something that amqtt's plugins are told (`on_<name>`). No answer."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Dial:
+    """Open a link to an address. Answer: nothing when it stands (`Node.connection_made` came first), else the error's text."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True, eq=False)
+class Datagram:
+    """Send an announcement to the discovery group. No answer."""
+
+    data: bytes
+
+
+Effect = Authenticate | AuthorizePublish | AuthorizeSubscribe | AuthorizeReceive | Event | Dial | Datagram
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Which effects somebody wants; all off costs nothing (design section 5)."""
+
+    authenticate: bool = False
+    topics: bool = False
+    packets: bool = False
+    events: frozenset[str] = frozenset()
+
+    @property
+    def every_packet(self) -> bool:
+        """Whether the fast path must be left: each PUBLISH has to be shown to a plugin."""
+        return (
+            self.topics
+            or self.packets
+            or "broker_message_received" in self.events
+            or "broker_message_broadcast" in self.events
+        )

@@ -1,0 +1,283 @@
+"""The publish path: topic -> route -> outboxes (design section 5). Nothing here awaits, logs or waits."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.effects import AuthorizeReceive
+from broker.message import PACKET_IDS, Message
+from broker.session import Session, Subscription
+from broker.wire.constants import ReasonCode
+from broker.wire.errors import MalformedPacket, ProtocolViolation
+from broker.wire.varint import encode_varint
+from routing.topics import valid_topic_name
+from routing.trie import SubscriptionTrie
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+class SharedGroup:
+    """The members of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of them, in turn."""
+
+    __slots__ = ("_turn", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Subscription] = {}
+        self._turn = count()
+
+    def pick(self) -> Subscription | None:
+        """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues)."""
+        members = list(self.members.values())
+        if not members:
+            return None
+        start = next(self._turn)
+        best: Subscription | None = None
+        for offset in range(len(members)):
+            member = members[(start + offset) % len(members)]
+            conn = member.session.conn
+            if conn is not None:
+                if not conn.backlog and not member.session.queue:
+                    return member
+                best = best if best is not None and best.session.conn is not None else member
+            elif best is None:
+                best = member
+        return best
+
+
+class Delivery:
+    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
+
+    __slots__ = ("ids", "no_local", "qos", "retain_as_published", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        self.session = session
+        self.qos = max(s.qos for s in subscriptions)
+        self.no_local = all(s.no_local for s in subscriptions)
+        self.retain_as_published = any(s.retain_as_published for s in subscriptions)
+        self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this session takes QoS 0 packets as they came, byte for byte."""
+        return not (self.no_local or self.ids or self.session.limited)
+
+
+class Route:
+    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
+
+    __slots__ = ("deliveries", "forward", "plain4", "plain5", "shared", "special")
+
+    def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool) -> None:
+        self.deliveries = deliveries
+        self.shared = shared
+        self.forward = forward  # goes over links: every topic that does not begin with '$'
+        self.plain4: list[Session] = []
+        self.plain5: list[Session] = []
+        self.special: list[Delivery] = []
+        for delivery in deliveries:
+            if not delivery.plain:
+                self.special.append(delivery)
+            elif delivery.session.version == 5:
+                self.plain5.append(delivery.session)
+            else:
+                self.plain4.append(delivery.session)
+
+
+class Fanout:
+    """Subscriptions of all sessions, and the way of every message to them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.trie: SubscriptionTrie[Subscription | SharedGroup] = SubscriptionTrie()
+        self.routes: dict[bytes, Route] = {}
+        self._waiting: list[AuthorizeReceive] = []
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
+        """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
+        session = subscription.session
+        session.subscriptions[subscription.filter] = subscription
+        if group is None:
+            self.trie.insert(inner, session.client_id, subscription)
+        else:
+            shared = self.trie.get(inner, ("$share", group))
+            if not isinstance(shared, SharedGroup):
+                shared = SharedGroup()
+                self.trie.insert(inner, ("$share", group), shared)
+            shared.members[session.client_id] = subscription
+        self.invalidate(inner)
+
+    def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
+        """Remove a subscription; False when there was none."""
+        if session.subscriptions.pop(topic_filter, None) is None:
+            return False
+        if group is None:
+            self.trie.remove(inner, session.client_id)
+        else:
+            shared = self.trie.get(inner, ("$share", group))
+            if isinstance(shared, SharedGroup):
+                shared.members.pop(session.client_id, None)
+                if not shared.members:
+                    self.trie.remove(inner, ("$share", group))
+        self.invalidate(inner)
+        return True
+
+    def invalidate(self, topic_filter: str) -> None:
+        """Forget the cached routes that a change of this filter touches."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.routes.clear()
+        else:
+            self.routes.pop(topic_filter.encode(), None)
+
+    def session_changed(self, session: Session) -> None:
+        """Forget routes because the session's version or limits changed."""
+        if session.subscriptions:
+            self.routes.clear()
+
+    def route(self, topic: bytes) -> Route:
+        """Return the route of a topic name, from the cache or made now.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
+        """
+        route = self.routes.get(topic)
+        if route is not None:
+            return route
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
+        if not valid_topic_name(name):
+            raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
+        shared: list[SharedGroup] = []
+        sessions: dict[Session, list[Subscription]] = {}
+        for value in self.trie.match(name):
+            if isinstance(value, SharedGroup):
+                shared.append(value)
+            else:
+                sessions.setdefault(value.session, []).append(value)
+        route = Route([Delivery(s, subs) for s, subs in sessions.items()], shared, not name.startswith("$"))
+        if len(self.routes) >= limits.ROUTE_CACHE:
+            self.routes.clear()
+        self.routes[topic] = route
+        return route
+
+    # ---------------------------------------------------------------- messages
+
+    def run(self, route: Route, chunk: bytes, prefix: int, size: int, version: int, sender: Session | None) -> None:
+        """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic, empty properties).
+
+        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run, not per message.
+        """
+        dirty = self.node.dirty
+        if route.plain4:
+            data = chunk if version != 5 else convert_run(chunk, prefix, size, 4)
+            for session in route.plain4:
+                outbox = session.outbox
+                if not outbox:
+                    dirty.append(session)
+                outbox.append(data)
+        if route.plain5:
+            data = chunk if version == 5 else convert_run(chunk, prefix, size, 5)
+            for session in route.plain5:
+                outbox = session.outbox
+                if not outbox:
+                    dirty.append(session)
+                outbox.append(data)
+        self.node.counters.delivered += len(chunk) // size * (len(route.plain4) + len(route.plain5))
+        if route.special or route.shared:
+            self._run_special(route, chunk, prefix, size, sender)
+
+    def _run_special(self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None) -> None:
+        topic = topic_of(chunk)
+        for start in range(0, len(chunk), size):
+            message = Message(topic, chunk[start + prefix : start + size], 0, False, b"", None, sender)
+            for delivery in route.special:
+                if not (delivery.no_local and delivery.session is sender):
+                    delivery.session.deliver(message, 0, False, delivery.ids)
+            for group in route.shared:
+                self._deliver_shared(group, message)
+
+    def publish(self, message: Message) -> None:
+        """Deliver a message to everybody here who wants it, and keep it when it is retained."""
+        route = self.routes.get(message.topic) or self.route(message.topic)
+        if message.retain:
+            self.node.retain(message)
+        if self.node.hooks.topics:
+            self._ask(route, message)
+        else:
+            self.deliver(route, message)
+
+    def deliver(self, route: Route, message: Message) -> None:
+        """Deliver along a route."""
+        qos = message.qos
+        sender = message.sender
+        retain = message.retain
+        for delivery in route.deliveries:
+            session = delivery.session
+            if delivery.no_local and session is sender:
+                continue
+            granted = delivery.qos
+            session.deliver(
+                message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
+            )
+        for group in route.shared:
+            self._deliver_shared(group, message)
+
+    def _deliver_shared(self, group: SharedGroup, message: Message) -> None:
+        member = group.pick()
+        if member is not None:
+            ids = encode_identifier(member.identifier) if member.identifier else b""
+            retain = message.retain and member.retain_as_published
+            member.session.deliver(message, min(message.qos, member.qos), retain, ids)
+
+    # ---------------------------------------------------------------- topic plugins
+
+    def _ask(self, route: Route, message: Message) -> None:
+        receivers = [d.session for d in route.deliveries]
+        receivers += [m.session for g in route.shared for m in g.members.values()]
+        if not receivers:
+            return
+        effect = AuthorizeReceive(message, receivers)
+        self._waiting.append(effect)
+        self.node.effects.append(effect)
+
+    def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
+        """Go on with the messages whose receivers are known, in the order they came."""
+        effect.allowed = allowed
+        while self._waiting and (known := self._waiting[0]).allowed is not None:
+            del self._waiting[0]
+            route = self.route(known.message.topic)
+            deliveries = [d for d in route.deliveries if d.session in known.allowed]
+            narrowed = Route(deliveries, [], False)
+            narrowed.shared = route.shared
+            self.deliver(narrowed, known.message)
+
+
+def encode_identifier(identifier: int) -> bytes:
+    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
+    return b"\x0b" + encode_varint(identifier)
+
+
+def topic_of(packet: bytes) -> bytes:
+    """Return the topic bytes of a PUBLISH packet."""
+    at = 2
+    while packet[at - 1] >= 0x80:
+        at += 1
+    return packet[at + 2 : at + 2 + (packet[at] << 8 | packet[at + 1])]
+
+
+def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
+    """Re-encode a run of equal-sized QoS 0 packets without properties for the other protocol family (5, or 4 for both 3.x)."""
+    topic = topic_of(chunk)
+    payload = size - prefix
+    head = b"\x30" + encode_varint(2 + len(topic) + payload + (1 if version == 5 else 0)) + PACKET_IDS[len(topic)] + topic
+    if version == 5:
+        head += b"\x00"
+    if len(chunk) == size:
+        return head + chunk[prefix:]
+    return head + head.join([chunk[at : at + payload] for at in range(prefix, len(chunk), size)])

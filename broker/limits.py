@@ -1,0 +1,84 @@
+"""Every limit of the broker, with its reason (design section 4, promise 7).
+
+What happens at each limit is said beside it and counted under the name given in brackets.
+"""
+
+from __future__ import annotations
+
+MAX_PACKET_SIZE = 268_435_455
+"""bytes; what MQTT's length field can say (MQTT-2.2.3). Larger: 0x95 and close [malformed]."""
+
+MAX_CONNECT_SIZE = 512 * 1024
+"""bytes; the largest CONNECT that makes sense (five 64 KiB strings and properties). An unauthenticated peer must not make
+us hold more than this [malformed]."""
+
+CONNECT_TIMEOUT = 10.0
+"""s; from accept to CONNECT. A half-open connection costs a socket: slow or silent ones are closed [connect_timeout]."""
+
+CLIENT_BACKLOG_BYTES = 64 * 1024 * 1024
+"""bytes; waiting for a client that reads too slowly, beyond what the transport holds. QoS 0 beyond it is dropped
+[dropped_slow_consumer]; a client whose acknowledgements alone exceed twice this is closed [slow_consumer_closed]."""
+
+HOLD_BACKLOG_BYTES = 1024 * 1024
+"""bytes; once a subscriber is behind by this, its publishers are not read for HOLD_TIME, so that a fast publisher is slowed down
+by TCP rather than its messages dropped. Small enough that hundreds of slow subscribers fit into memory."""
+
+HOLD_TIME = 0.5
+"""s; longest time without progress for which one slow subscriber may hold back its publishers; after it the subscriber
+is `stalled` and holds back nobody until it has caught up (others must not suffer)."""
+
+LINK_BACKLOG_BYTES = 32 * 1024 * 1024
+"""bytes; waiting for a link. Beyond it the link leaves the live stream and is replayed from the log when it drained;
+QoS 0 messages of that time are dropped [dropped_link]."""
+
+MAX_INFLIGHT = 1024
+"""QoS 1 and 2 messages unacknowledged by a client that announced no Receive Maximum (3.1.1). Mosquitto says 20; more keeps
+fast clients busy over any RTT, and small devices acknowledge before they read on."""
+
+MAX_QUEUED = 10_000
+"""QoS 1 and 2 messages waiting for one session beyond the window. The newest is dropped [dropped_queue_full]."""
+
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+"""bytes of payload waiting for one session, as above."""
+
+HOLD_QUEUED = 5_000
+"""messages queued for a *connected* session at which its QoS 1 and 2 publishers are held back like above."""
+
+MAX_SUBSCRIPTIONS = 100_000
+"""subscriptions of one session; more are refused with 0x97 (0x80 in 3.1.1) [subscriptions_refused]."""
+
+MAX_RETAINED = 1_000_000
+"""retained messages; more are not retained [retained_refused]."""
+
+MAX_SESSIONS = 1_000_000
+"""sessions kept for clients that are away; more are refused with 0x97 (3 in 3.1.1) [sessions_refused]."""
+
+ROUTE_CACHE = 65_536
+"""topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""
+
+TOPIC_ALIAS_MAXIMUM = 64
+"""aliases a client may use towards us (MQTT-3.1.2-26); each is a dict entry."""
+
+LOG_BYTES = 32 * 1024 * 1024
+"""bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed]."""
+
+LOG_AGE = 120.0
+"""s; messages older than this are not replayed: a broker that was away longer begins afresh."""
+
+MAX_GAPS = 64
+"""holes remembered in the sequence of one origin; the oldest is given up (those messages count as seen) [gaps_forgotten]."""
+
+MAX_ORIGINS = 4096
+"""origins (broker, boot) whose sequence is remembered; the one unheard for longest goes first. Four times the members."""
+
+MAX_LINKS = 1024
+"""links to other brokers; more are refused [links_refused]."""
+
+PLUGIN_BACKLOG_BYTES = 1024 * 1024
+"""bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
+
+MAX_TOPIC_LEVELS = 200
+"""levels of a topic or filter (Mosquitto's number): a 64 KiB filter of single characters would make 32,768 trie nodes."""
+
+MAX_PING_PAYLOAD = 1024 * 1024
+"""bytes of records in one PINGREQ on a link; MAX_ORIGINS vectors with all gaps fit. Larger: garbage [link_garbage]."""

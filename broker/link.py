@@ -1,0 +1,458 @@
+"""A connection to another broker (design section 3; MQTT-ST II-C): the handshake, records in PINGREQ, messages.
+
+States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed.
+
+    dialler                                  called broker
+    CONNECT 0x85, nonce            ->
+                                   <-        CONNECT 0x85 ("connects back"), nonce, proof
+    CONNACK, proof                 ->
+                                   <-        CONNACK
+    PINGREQ with records           <->       PINGREQ with records
+
+Nonces and proofs (HMAC-SHA256 over both nonces and ids) are there when a cluster secret is set.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.connection import Connection
+from broker.message import Message
+from broker.origin import MARK, SIZE, Vector, decode_sequence
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.packets import Connack, Connect, Disconnect
+from broker.wire.properties import Properties, Property, decode_properties
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+
+AUTHENTICATION = "mqttree-hmac-sha256"
+PROTOCOL = "1"
+"""Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
+
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN = 1, 2, 3, 4, 5
+"""Types of records in a PINGREQ: u8 type, u24 length, body."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """What a broker says of itself when it connects."""
+
+    id: bytes
+    boot: int
+    host: str
+    port: int
+    name: str
+    cluster: str
+    capability: float
+    protocol: str
+
+
+def encode_record(kind: int, body: bytes) -> bytes:
+    """Encode one record of a PINGREQ."""
+    return bytes((kind,)) + len(body).to_bytes(3, "big") + body
+
+
+def decode_records(data: bytes) -> list[tuple[int, bytes]]:
+    """Split the payload of a PINGREQ into (type, body).
+
+    Raises:
+        MalformedPacket: truncated or too large.
+    """
+    if len(data) > limits.MAX_PING_PAYLOAD:
+        raise MalformedPacket("PINGREQ on a link is too large")
+    records = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "big")
+        if at + 4 > len(data) or end > len(data):
+            raise MalformedPacket("record in PINGREQ is truncated")
+        records.append((data[at], data[at + 4 : end]))
+        at = end
+    return records
+
+
+def peer_of(connect: Connect) -> Peer:
+    """Read who connects.
+
+    Raises:
+        MalformedPacket: a bridge CONNECT that does not say it.
+    """
+    values = dict((connect.properties or {}).get(Property.USER_PROPERTY, []))
+    try:
+        host, _, port = values["address"].rpartition(":")
+        peer = Peer(
+            bytes.fromhex(connect.client_id),
+            int(values["boot"]),
+            host.strip("[]"),
+            int(port),
+            values.get("name", "")[:64],
+            values["cluster"],
+            float(values["capability"]),
+            values["protocol"],
+        )
+    except (KeyError, ValueError):
+        raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
+    if len(peer.id) != 8 or not 0 <= peer.boot < 2**32 or not 0 < peer.port < 65536 or not 0 <= peer.capability < 1e6:
+        raise MalformedPacket("bridge CONNECT with values out of range")
+    return peer
+
+
+class Link:
+    """One link. It parses and encodes; what follows from it is the federation's."""
+
+    __slots__ = (
+        "_control",
+        "_nonce",
+        "_peer_nonce",
+        "_ping",
+        "_pings",
+        "_records",
+        "_sequence",
+        "_window_key",
+        "address",
+        "asked",
+        "baseline",
+        "behind",
+        "conn",
+        "dialled",
+        "federation",
+        "forwarding",
+        "gossiped",
+        "live",
+        "next_hello",
+        "opened",
+        "peer",
+        "rtt_ms",
+        "seen",
+        "state",
+    )
+
+    def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
+        self.federation = federation
+        self.conn = conn
+        self.dialled = dialled
+        self.address = address
+        self.peer: Peer | None = None
+        self.state = "called" if dialled else "calling"
+        self.opened = now
+        self.forwarding = False  # the tree's word: both ends agree
+        self.live = False  # forwarding, and the neighbour has what went before
+        self.seen: Vector | None = None  # what the neighbour says it has
+        self.baseline: Vector | None = None  # what we told it that we have
+        self.behind = False  # overflowed: out of the live stream until it drained
+        self.asked = False
+        self.gossiped = -1  # the membership's version that the neighbour knows
+        self.next_hello = now
+        self.rtt_ms: float | None = None
+        self._nonce = federation.rng.randbytes(16)
+        self._peer_nonce = b""
+        self._ping = 0
+        self._pings: dict[int, float] = {}
+        self._control: list[bytes] = []
+        self._records: list[bytes] = []
+        self._window_key = b""
+        self._sequence = 0
+
+    # ---------------------------------------------------------------- handshake
+
+    def call(self) -> None:
+        """Send our CONNECT on a connection that we dialled."""
+        self.conn.send(self._connect(b""))
+
+    def _connect(self, proof: bytes) -> bytes:
+        own = self.federation.own
+        config = self.federation.config
+        properties: Properties = {
+            Property.USER_PROPERTY: [
+                ("cluster", config.cluster),
+                ("protocol", PROTOCOL),
+                ("boot", str(own.boot)),
+                ("address", f"{config.host}:{config.port}"),
+                ("name", config.name),
+                ("capability", f"{config.capability:.1f}"),
+            ]
+        }
+        if config.secret is not None:
+            properties[Property.AUTHENTICATION_METHOD] = AUTHENTICATION
+            properties[Property.AUTHENTICATION_DATA] = self._nonce + proof
+        keep_alive = max(1, round(config.link_timeout))
+        return encode_packet(
+            Connect("MQTT", 5, True, keep_alive, own.id.hex(), None, None, None, properties, bridge=True), 5
+        )
+
+    def _proof(self, role: bytes) -> bytes:
+        """HMAC over who proves, both nonces (dialler's first) and both ids: nothing of it can be replayed elsewhere."""
+        assert self.federation.config.secret is not None
+        assert self.peer is not None
+        mine, theirs = (self._nonce, self.federation.own.id), (self._peer_nonce, self.peer.id)
+        first, second = (mine, theirs) if self.dialled else (theirs, mine)
+        text = role + first[0] + second[0] + first[1] + second[1]
+        return hmac.digest(self.federation.config.secret, text, "sha256")
+
+    def connect_received(self, connect: Connect, now: float) -> None:
+        """Take the other broker's CONNECT: the first packet to a called broker, the answer to a dialler."""
+        self.peer = peer_of(connect)
+        properties = connect.properties or {}
+        data = properties.get(Property.AUTHENTICATION_DATA, b"")
+        secret = self.federation.config.secret
+        if secret is not None:
+            if properties.get(Property.AUTHENTICATION_METHOD) != AUTHENTICATION or len(data) < 16:
+                self.refuse(ReasonCode.NOT_AUTHORIZED, "has no cluster secret", "link_wrong_secret")
+                return
+            self._peer_nonce = data[:16]
+            if self.dialled and not hmac.compare_digest(data[16:], self._proof(b"called")):
+                self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
+                return
+        elif Property.AUTHENTICATION_METHOD in properties:
+            self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a cluster secret", "link_wrong_secret")
+            return
+        if not self.federation.admit(self, now):
+            return
+        if self.dialled:
+            answer: Properties | None = None
+            if secret is not None:
+                answer = {
+                    Property.AUTHENTICATION_METHOD: AUTHENTICATION,
+                    Property.AUTHENTICATION_DATA: self._proof(b"dialler"),
+                }
+            self.conn.send(encode_packet(Connack(False, 0, answer), 5))
+            self._up(now)
+        else:
+            self.conn.send(self._connect(self._proof(b"called") if secret is not None else b""))
+
+    def _connack(self, packet: Connack, now: float) -> None:
+        properties = packet.properties or {}
+        if packet.code:
+            why = properties.get(Property.REASON_STRING, "")
+            self.federation.refused(self, packet.code, why)
+            self.conn.close()
+            self.federation.link_lost(self, f"refused by the other broker: {why or hex(packet.code)}", now)
+            return
+        if self.dialled or self.state == "up":
+            return
+        if self.federation.config.secret is not None:
+            data = properties.get(Property.AUTHENTICATION_DATA, b"")
+            if self.peer is None or not hmac.compare_digest(data, self._proof(b"dialler")):
+                self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
+                return
+        self.conn.send(encode_packet(Connack(False, 0, None), 5))
+        self._up(now)
+
+    def _up(self, now: float) -> None:
+        self.state = "up"
+        self.conn.max_packet_size = limits.MAX_PACKET_SIZE
+        self.federation.link_up(self, now)
+
+    def refuse(self, reason: int, why: str, counter: str) -> None:
+        """Turn the other broker away: it is told why, we log one line and count."""
+        federation = self.federation
+        federation.count(counter)
+        federation.log("warning", f"broker at {self.conn.peer} {why}; link refused", key=f"{counter} {self.conn.peer}")
+        properties: Properties = {Property.REASON_STRING: f"refused: your broker {why}"}
+        self.conn.close(encode_packet(Connack(False, reason, properties), 5))
+        federation.link_lost(self, why, federation.node.now)
+
+    # ---------------------------------------------------------------- control out
+
+    def add_record(self, kind: int, body: bytes) -> None:
+        """Add a record to the next PINGREQ; `send_ping` sends it."""
+        if not self._records:
+            self.federation.to_ping.append(self)
+        self._records.append(encode_record(kind, body))
+
+    def send_ping(self, now: float) -> None:
+        """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
+        self._ping = self._ping + 1 & 0xFFFFFFFF
+        # A sample taken while data waits in our own queue measures the queue, not the path.
+        if not self.conn.backlog and not self.conn.mid_packet:
+            if len(self._pings) > 16:
+                self._pings.clear()
+            self._pings[self._ping] = now
+        payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
+        self._records.clear()
+        self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
+        self.next_hello = now + self.federation.config.hello
+
+    def _send_control(self, data: bytes) -> None:
+        self.federation.node.counters.link_bytes_control += len(data)
+        if self.conn.backlog or self.conn.paused:
+            self._control.append(data)
+            if len(self._control) > 256:  # a peer that takes nothing any more is about to time out
+                del self._control[0]
+        else:
+            self.conn.send(data)
+
+    def control_first(self) -> bytes:
+        """Control packets overtake the data that waits."""
+        data = b"".join(self._control)
+        self._control.clear()
+        return data
+
+    def overflowed(self) -> None:
+        """Leave the live stream: the log replays what it kept when the queue has drained."""
+        if not self.behind:
+            self.behind = True
+            self.federation.link_behind(self)
+
+    def drained(self, now: float) -> None:
+        """Go back into the live stream after an overflow."""
+        if self._control:
+            self.conn.send(self.control_first())
+        if self.behind:
+            self.behind = False
+            self.federation.link_caught_up(self, now)
+
+    # ---------------------------------------------------------------- in
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns the bytes used."""
+        position = 0
+        size = len(data)
+        conn = self.conn
+        try:
+            while position + 2 <= size:
+                length, body = read_length(data, position + 1)
+                if body < 0:
+                    break
+                end = body + length
+                if end > size:
+                    if end - position > conn.max_packet_size:
+                        raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
+                    break
+                first = data[position]
+                if first >> 4 == 3:
+                    if self.state != "up":
+                        raise ProtocolViolation("PUBLISH before the link is up")
+                    position = self._publish(data, position, body, end, size, now)
+                else:
+                    self._packet(first, data[body:end], now)
+                    position = end
+                if conn.closing or conn.closed:
+                    break
+        except WireError as error:
+            self.fail(error)
+            return size
+        if position < size and not (conn.closing or conn.closed):
+            self.federation.heard(self, now)
+        return position
+
+    def _packet(self, first: int, body: bytes, now: float) -> None:
+        packet_type = first >> 4
+        if packet_type == PacketType.PINGREQ and self.state == "up":
+            self._pingreq(body, now)
+            return
+        if packet_type == PacketType.PINGRESP and self.state == "up":
+            self._pingresp(body, now)
+            return
+        packet = decode_packet(first, body, 5)
+        if isinstance(packet, Connack):
+            self._connack(packet, now)
+        elif isinstance(packet, Connect) and self.dialled and self.state == "called" and packet.bridge:
+            self.connect_received(packet, now)
+        elif isinstance(packet, Disconnect):
+            self.conn.close()
+            self.federation.link_left(self, packet.reason, now)
+        else:
+            raise ProtocolViolation(f"{type(packet).__name__} has no place on a link in state {self.state}")
+
+    def _pingreq(self, payload: bytes, now: float) -> None:
+        self.federation.node.counters.link_bytes_control += len(payload) + 2
+        number = b"\0\0\0\0"
+        for kind, body in decode_records(payload):
+            if kind == PING:
+                number = body[:4]
+            else:
+                self.federation.record_received(self, kind, body, now)
+        self._send_control(b"\xd0" + bytes((len(number),)) + number)
+
+    def _pingresp(self, payload: bytes, now: float) -> None:
+        sent = self._pings.pop(int.from_bytes(payload[:4], "big"), None)
+        if sent is not None:
+            sample = (now - sent) * 1000
+            self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
+            self.federation.rtt_sample(self, sample, now)
+
+    # ---------------------------------------------------------------- messages in
+
+    def _publish(self, data: bytes, position: int, body: int, end: int, size: int, now: float) -> int:
+        """Handle the PUBLISH at `position`, with the run of QoS 0 packets behind it; returns where the next packet begins."""
+        first = data[position]
+        if end - body < 3:
+            raise MalformedPacket("PUBLISH is truncated")
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        if first == 0x30 and start < end and data[start] == 0:
+            return self._run(data, position, start + 1, end, size, now)
+        topic = data[body + 2 : start]
+        if first & 0x06:
+            start += 2
+        if start >= end:
+            raise MalformedPacket("PUBLISH is truncated")
+        length, at = read_length(data, start)
+        payload_at = at + length
+        if at < 0 or payload_at > end or not data.startswith(MARK, at) or length < SIZE:
+            raise MalformedPacket("PUBLISH on a link without its origin")
+        key = data[at + len(MARK) : at + len(MARK) + 16]
+        sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
+        self._window_key = key
+        self._sequence = sequence
+        relay = self.federation.relay
+        if not relay.accept(key, sequence, 1, now):
+            relay.node.counters.duplicates += 1
+            return end
+        properties = data[at + SIZE : payload_at]
+        expires_at: float | None = None
+        if properties:
+            if properties[:1] == b"\x02" and len(properties) >= 5:
+                expires_at = now + int.from_bytes(properties[1:5], "big")
+                properties = properties[5:]
+            decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+        message = Message(
+            topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
+        )
+        relay.received(self, message, key, sequence, data[position:end], now)
+        return end
+
+    def _run(self, data: bytes, position: int, start: int, end: int, size: int, now: float) -> int:
+        """A QoS 0 packet without properties: it continues the origin and sequence of the one before it."""
+        if not self._window_key:
+            raise MalformedPacket("PUBLISH on a link continues nothing")
+        packet = end - position
+        prefix = data[position:start]
+        last = size - packet
+        while end <= last and data.startswith(prefix, end):
+            end += packet
+        count = (end - position) // packet
+        sequence = self._sequence + 1
+        self._sequence += count
+        chunk = data[position:end]
+        self.federation.relay.run_received(self, chunk, start - position, packet, self._window_key, sequence, now)
+        return end
+
+    # ---------------------------------------------------------------- end
+
+    def fail(self, error: WireError) -> None:
+        """Close after garbage: one line, a counter."""
+        self.federation.count("link_garbage")
+        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", key=f"garbage {self.title}")
+        self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
+        self.federation.link_lost(self, error.message, self.federation.node.now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection broke."""
+        self.federation.link_lost(self, reason, now)
+
+    @property
+    def title(self) -> str:
+        """How log lines call the peer."""
+        if self.peer is None:
+            return self.conn.peer
+        name = self.peer.name or self.peer.id.hex()
+        return f"{name} ({self.peer.host}:{self.peer.port})"

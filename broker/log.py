@@ -1,0 +1,63 @@
+"""The recent QoS 1 and 2 (and retained) messages that crossed this broker, kept for neighbours that missed them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from broker import limits
+from broker.counters import Counters
+from broker.origin import Vector
+
+
+class Entry:
+    """One message as it goes over links."""
+
+    __slots__ = ("at", "data", "expires_at", "key", "sequence")
+
+    def __init__(self, key: bytes, sequence: int, data: bytes, at: float, expires_at: float | None) -> None:
+        self.key = key
+        self.sequence = sequence
+        self.data = data
+        self.at = at  # s
+        self.expires_at = expires_at  # s
+
+
+class MessageLog:
+    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's."""
+
+    __slots__ = ("_bytes", "_counters", "_entries", "_limit")
+
+    def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._counters = counters
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def append(self, entry: Entry) -> None:
+        """Keep an entry; the oldest make room."""
+        self._entries.append(entry)
+        self._bytes += len(entry.data)
+        while self._bytes > self._limit and len(self._entries) > 1:
+            self._bytes -= len(self._entries.popleft().data)
+            self._counters.log_trimmed += 1
+
+    def forget_old(self, now: float) -> None:
+        """Drop what is older than LOG_AGE."""
+        entries = self._entries
+        while entries and entries[0].at + limits.LOG_AGE < now:
+            self._bytes -= len(entries.popleft().data)
+
+    def missed(self, seen: Vector, baseline: Vector, now: float) -> list[Entry]:
+        """Return what a neighbour with `seen` lacks, in order. For origins that it does not know it takes part from where we
+        told it that we were (`baseline`)."""
+        found = []
+        for entry in self._entries:
+            window = seen.get(entry.key) or baseline.get(entry.key)
+            if (window is None or window.missing(entry.sequence)) and (
+                entry.expires_at is None or now < entry.expires_at
+            ):
+                found.append(entry)
+        return found

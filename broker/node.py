@@ -1,0 +1,368 @@
+"""A whole broker as one synchronous object: bytes in, bytes out, `now` handed in (design section 1).
+
+It reads no clock, opens no socket and awaits nothing. A driver calls the inputs, then `flush` and `take_effects`, and `tick` at
+`next_deadline`. Nothing here raises for what peers send.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from broker import limits
+from broker.accept import Handshake
+from broker.client import Client
+from broker.config import NodeConfig
+from broker.connection import Connection, Transport
+from broker.counters import Counters
+from broker.effects import (
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+    Dial,
+    Effect,
+    Event,
+    Hooks,
+)
+from broker.fanout import Fanout
+from broker.federation import Federation
+from broker.link import Link
+from broker.message import Message
+from broker.retained import RetainedStore
+from broker.session import NEVER, Session, Subscription
+from broker.wire.constants import ReasonCode
+from broker.wire.packets import Will
+from broker.wire.properties import Property, encode_properties
+from broker.wire.varint import read_length
+from routing.topics import split_shared
+
+Log = Callable[[str, str], None]
+"""Called with ("debug" | "info" | "warning" | "error", one line)."""
+
+
+def no_log(level: str, text: str) -> None:
+    """Drop log lines."""
+
+
+class Node:
+    """The broker."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        now: float,
+        wall: float,
+        rng: random.Random,
+        *,
+        hooks: Hooks | None = None,
+        log: Log = no_log,
+    ) -> None:
+        """`now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch)."""
+        self.config = config
+        self.now = now
+        self.rng = rng
+        self.log = log
+        self.hooks = hooks or Hooks()
+        self.fast = not self.hooks.every_packet
+        self.counters = Counters()
+        self.dirty: list[Connection | Session] = []
+        self.effects: list[Effect] = []
+        self.connections: set[Connection] = set()
+        self.links_by_connection: dict[Connection, Link] = {}
+        self.sessions: dict[str, Session] = {}
+        self.retained = RetainedStore(self.counters)
+        self.fanout = Fanout(self)
+        self.forwarding: list[Link] = []  # links in the live stream
+        self.federated = False  # somebody else was there: what is published must be numbered and kept
+        self.current: Connection | None = None  # whose bytes are being handled
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._timer_number = count()
+        self._holding: dict[Connection, set[Connection]] = {}  # slow subscriber -> publishers not read for it
+        self.federation = Federation(self, now, wall, rng)
+        self.relay = self.federation.relay
+
+    # ---------------------------------------------------------------- inputs
+
+    def connection_made(
+        self, kind: str, peer: str, listener: str, transport: Transport, now: float, dial: Dial | None = None
+    ) -> Connection:
+        """A connection was accepted ("in") or a dial succeeded ("out", with its effect). Feed `Connection.receive`."""
+        self.now = now
+        conn = Connection(self, kind, peer, listener, transport, now)
+        self.connections.add(conn)
+        if dial is not None:
+            self.federation.dialled(conn, dial, now)
+        else:
+            conn.owner = Handshake(self, conn)
+            self.schedule(now + self.config.connect_timeout, lambda at: self._check_handshake(conn))
+        return conn
+
+    def _check_handshake(self, conn: Connection) -> None:
+        if isinstance(conn.owner, Handshake) and not conn.closed and not conn.waiting:
+            self.counters.connect_timeout += 1
+            self.log("info", f"{conn.peer}: no CONNECT within {self.config.connect_timeout:g} s; closed")
+            conn.abort("no CONNECT")
+
+    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
+        """A connection is closed, by whomever; harmless when repeated."""
+        if conn.closed:
+            return
+        self.now = now
+        conn.closed = True
+        self.connections.discard(conn)
+        conn.backlog.clear()
+        conn.backlog_bytes = 0
+        self.release_publishers(conn)
+        for publishers in self._holding.values():
+            publishers.discard(conn)
+        if conn.owner is not None:
+            conn.owner.lost(reason, now)
+        self.links_by_connection.pop(conn, None)
+
+    def forget(self, conn: Connection) -> None:
+        """Note that a connection that was refused has nothing more to say."""
+        conn.owner = None
+
+    def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
+        """A datagram of the discovery group came from `source` (host, port)."""
+        self.now = now
+        self.federation.datagram_received(data, source, now)
+
+    def answer(self, effect: Effect, result: Any, now: float) -> None:
+        """Give the answer to an effect (see `broker.effects` for what each expects)."""
+        self.now = now
+        match effect:
+            case Authenticate():
+                self.current = effect.client.conn
+                effect.client.answered(bool(result), now)
+            case AuthorizePublish():
+                self.current = effect.client.conn
+                effect.client.publish_answered(effect, bool(result), now)
+            case AuthorizeSubscribe():
+                self.current = effect.client.conn
+                effect.client.subscribe_answered(effect, list(result), now)
+            case AuthorizeReceive():
+                self.fanout.answered(effect, set(result))
+            case Dial():
+                if result is not None:
+                    self.federation.dial_failed(effect, str(result), now)
+            case _:
+                pass
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self.now = now
+        self.current = None
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            heappop(timers)[2](now)
+        self.federation.tick(now)
+
+    # ---------------------------------------------------------------- outputs
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due (s), None when never."""
+        due = self.federation.next_deadline()
+        if self._timers and (due is None or self._timers[0][0] < due):
+            return self._timers[0][0]
+        return due
+
+    def flush(self) -> None:
+        """Hand every outbox to its transport, each once."""
+        while self.dirty:  # closing a slow consumer while flushing may queue wills
+            dirty, self.dirty = self.dirty, []
+            for outlet in dirty:
+                outbox = outlet.outbox
+                if outbox:
+                    conn = outlet.conn
+                    if conn is None:
+                        outbox.clear()
+                    else:
+                        conn.flush(outbox)
+
+    def take_effects(self) -> list[Effect]:
+        """Drain what the driver is to do."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    # ---------------------------------------------------------------- timers
+
+    def schedule(self, when: float, call: Callable[[float], None]) -> None:
+        """Call `call(now)` once, at `when` (s) or a little later."""
+        heappush(self._timers, (when, next(self._timer_number), call))
+
+    # ---------------------------------------------------------------- messages
+
+    def publish(self, message: Message) -> None:
+        """Take over an application message that was published here: deliver it here and pass it on."""
+        self.counters.published += 1
+        self.fanout.publish(message)
+        if self.federated:
+            self.relay.forward(message)
+
+    def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        """Publish on behalf of the broker; topics that begin with `$` stay here."""
+        self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
+
+    def retain(self, message: Message) -> None:
+        """Keep, replace or delete the retained message of a topic (MQTT-3.3.1-5 to -8)."""
+        kept = Message(
+            message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None
+        )
+        if self.retained.store(message.topic.decode(), kept) and self.hooks.events:
+            self.event("broker_retained_message", message=kept)
+
+    def deliver_retained(self, session: Session, found: list[tuple[Message, Subscription]]) -> None:
+        """Send retained messages to a new subscription, with RETAIN set (MQTT-3.3.1-8)."""
+        for message, subscription in found:
+            ids = b""
+            if subscription.identifier:
+                whole = encode_properties({Property.SUBSCRIPTION_IDENTIFIER: [subscription.identifier]})
+                ids = whole[1:]
+            session.deliver(message, min(message.qos, subscription.qos), True, ids)
+
+    def event(self, name: str, **arguments: Any) -> None:
+        """Tell plugins, if one listens to this."""
+        if name in self.hooks.events:
+            self.effects.append(Event(name, arguments))
+
+    # ---------------------------------------------------------------- clients
+
+    def new_client_id(self) -> str:
+        """Make a client id for a client that brought none (MQTT-3.1.3-6)."""
+        return f"mqttree-{self.rng.getrandbits(80):020x}"
+
+    def client_came(self, client: Client, now: float) -> None:
+        """A client is connected."""
+        self.counters.connects += 1
+        if client.keep_alive:
+            self._watch(client, now + client.keep_alive)
+        self.event("broker_client_connected", client=client)
+
+    def _watch(self, client: Client, when: float) -> None:
+        def check(now: float) -> None:
+            again = client.check_keep_alive(now)
+            if again is not None:
+                self._watch(client, max(again, now + 0.01))
+
+        self.schedule(when, check)
+
+    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+        """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
+        session = client.session
+        if session.conn is not client.conn:
+            return
+        session.conn = None
+        session.outbox = []
+        client.conn.outbox = list(client.conn.outbox)
+        will = session.will
+        if will is not None:
+            delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+            if delay and session.expiry:
+                generation = session.will_generation
+                when = self.now + min(delay, session.expiry)
+                self.schedule(when, lambda now: self._delayed_will(session, generation))
+            else:
+                self._send_will(session)
+        if session.expiry == 0:
+            self.end_session(session)
+        elif session.expiry != NEVER:
+            generation = session.will_generation
+            self.schedule(self.now + session.expiry, lambda now: self._expire(session, generation))
+        self.event("broker_client_disconnected", client=client)
+
+    def _delayed_will(self, session: Session, generation: int) -> None:
+        if session.will_generation == generation and session.conn is None:
+            self._send_will(session)
+
+    def _expire(self, session: Session, generation: int) -> None:
+        if session.will_generation == generation and session.conn is None:
+            self.end_session(session)
+
+    def _send_will(self, session: Session) -> None:
+        will: Will | None = session.will
+        if will is None:
+            return
+        session.will = None
+        self.counters.wills += 1
+        properties = dict(will.properties or {})
+        properties.pop(Property.WILL_DELAY_INTERVAL, None)
+        expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)
+        encoded = encode_properties(properties)
+        encoded = encoded[read_length(encoded, 0)[1] :]
+        expires_at = None if expiry is None else self.now + expiry
+        if will.topic.startswith("$"):
+            self.counters.publish_refused += 1
+            return
+        self.publish(
+            Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session)
+        )
+
+    def end_session(self, session: Session) -> None:
+        """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8, MQTT-4.1.0)."""
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        session.will_generation += 1
+        if session.conn is None:
+            self._send_will(session)
+        for topic_filter in list(session.subscriptions):
+            group, inner = split_shared(topic_filter)
+            self.fanout.unsubscribe(session, topic_filter, group, inner)
+            if group is not None:
+                self._pass_on(session, group, inner)
+        session.queue.clear()
+        session.inflight.clear()
+        session.incoming.clear()
+
+    def _pass_on(self, session: Session, group: str, inner: str) -> None:
+        """Shared subscription messages of a session that ends go to another member (MQTT-4.8.2-6)."""
+
+    # ---------------------------------------------------------------- backpressure
+
+    def hold_publishers(self, slow: Connection) -> None:
+        """Do not read the present publisher until `slow` has caught up, or for HOLD_TIME without progress."""
+        source = self.current
+        if source is None or source is slow or slow.stalled or source in self.links_by_connection:
+            return
+        publishers = self._holding.get(slow)
+        if publishers is None:
+            publishers = self._holding[slow] = set()
+            slow.waiting_since = self.now
+            self.schedule(self.now + limits.HOLD_TIME, lambda now: self._check_hold(slow, now))
+        if source not in publishers:
+            publishers.add(source)
+            source.hold()
+
+    def _check_hold(self, slow: Connection, now: float) -> None:
+        if slow not in self._holding:
+            return
+        if slow.waiting_since + limits.HOLD_TIME <= now:
+            slow.stalled = True
+            self.log("info", f"{slow.peer} reads too slowly; its publishers no longer wait for it")
+            self.release_publishers(slow)
+        else:
+            self.schedule(slow.waiting_since + limits.HOLD_TIME, lambda at: self._check_hold(slow, at))
+
+    def release_publishers(self, slow: Connection) -> None:
+        """Read the publishers again that waited for `slow` alone."""
+        publishers = self._holding.pop(slow, None)
+        if publishers:
+            for source in publishers:
+                if not any(source in others for others in self._holding.values()):
+                    source.unhold()
+
+    # ---------------------------------------------------------------- end
+
+    def stop(self, now: float) -> None:
+        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close."""
+        self.now = now
+        self.federation.leave(now)
+        for session in list(self.sessions.values()):
+            if session.conn is not None and isinstance(session.conn.owner, Client):
+                session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+        for conn in list(self.connections):
+            conn.close()

@@ -1,0 +1,173 @@
+"""Where a message on a link was published: (broker id, boot, sequence), and which of them have been here (design section 3).
+
+On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and boot, 8 for the sequence
+(base64 without padding), so that it is legal MQTT 5 and can be read and compared as it stands. A QoS 0 PUBLISH without
+properties continues its predecessor on the link: same origin, next sequence.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+
+from broker import limits
+from broker.message import PACKET_IDS
+from broker.wire.errors import MalformedPacket
+from broker.wire.varint import encode_varint
+
+MARK = b"\x26\x00\x01o\x00\x18"
+SIZE = len(MARK) + 24
+
+
+def origin_key(broker_id: bytes, boot: int) -> bytes:
+    """Return the 16 characters that name (8-byte id, boot number)."""
+    return b2a_base64(broker_id + boot.to_bytes(4, "big"), newline=False)
+
+
+def split_key(key: bytes) -> tuple[bytes, int]:
+    """Return (id, boot) of an origin's 16 characters.
+
+    Raises:
+        MalformedPacket: not base64.
+    """
+    try:
+        raw = a2b_base64(key)
+    except Base64Error:
+        raise MalformedPacket("origin is not base64") from None
+    if len(raw) != 12:
+        raise MalformedPacket("origin has the wrong length")
+    return raw[:8], int.from_bytes(raw[8:], "big")
+
+
+def encode_origin(key: bytes, sequence: int) -> bytes:
+    """Return the property (30 bytes)."""
+    return MARK + key + b2a_base64(sequence.to_bytes(6, "big"), newline=False)
+
+
+def decode_sequence(text: bytes) -> int:
+    """Return the sequence number of its 8 characters.
+
+    Raises:
+        MalformedPacket: not base64.
+    """
+    try:
+        raw = a2b_base64(text)
+    except Base64Error:
+        raise MalformedPacket("sequence is not base64") from None
+    if len(raw) != 6:
+        raise MalformedPacket("sequence has the wrong length")
+    return int.from_bytes(raw, "big")
+
+
+def encode_link_publish(
+    topic: bytes,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    properties: bytes,
+    expiry: int | None,
+    key: bytes,
+    sequence: int,
+) -> bytes:
+    """Encode a PUBLISH for links, once for all of them. The packet identifier follows from the sequence, so that the bytes
+    stay the same on every hop; `expiry`: s left, or None."""
+    section = encode_origin(key, sequence)
+    if expiry is not None:
+        section += b"\x02" + expiry.to_bytes(4, "big")
+    section += properties
+    middle = PACKET_IDS[sequence % 65535 + 1] if qos else b""
+    middle += encode_varint(len(section)) + section
+    length = 2 + len(topic) + len(middle) + len(payload)
+    return b"".join(
+        (bytes((0x30 | qos << 1 | retain,)), encode_varint(length), PACKET_IDS[len(topic)], topic, middle, payload)
+    )
+
+
+class Window:
+    """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs)."""
+
+    __slots__ = ("gaps", "heard", "top")
+
+    def __init__(self, top: int, heard: float) -> None:
+        self.top = top
+        self.gaps: list[tuple[int, int]] = []
+        self.heard = heard  # s, for forgetting origins that are long gone
+
+    def accept(self, first: int, count: int) -> int:
+        """Take `count` numbers from `first` on as seen; returns how many were new. Either all, none, or (then ask one by
+        one) -1 and nothing is taken."""
+        top = self.top
+        if first == top + 1:
+            self.top = top + count
+            return count
+        last = first + count - 1
+        if first > top:
+            self.gaps.append((top + 1, first - 1))
+            if len(self.gaps) > limits.MAX_GAPS:
+                del self.gaps[0]
+            self.top = last
+            return count
+        if count > 1:
+            if last <= top and not any(low <= last and first <= high for low, high in self.gaps):
+                return 0
+            return -1
+        for index, (low, high) in enumerate(self.gaps):
+            if low <= first <= high:
+                self.gaps[index : index + 1] = [g for g in ((low, first - 1), (first + 1, high)) if g[0] <= g[1]]
+                if len(self.gaps) > limits.MAX_GAPS:
+                    del self.gaps[0]
+                return 1
+        return 0
+
+    def missing(self, sequence: int) -> bool:
+        """Whether this number has not been here."""
+        return sequence > self.top or any(low <= sequence <= high for low, high in self.gaps)
+
+
+Vector = dict[bytes, Window]
+"""origin key -> what has been here"""
+
+
+def encode_vector(vector: Vector) -> bytes:
+    """Encode what has been here, for a neighbour (record SEEN)."""
+    parts = []
+    for key, window in vector.items():
+        gaps = window.gaps
+        parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
+        parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps]
+    return b"".join(parts)
+
+
+def decode_vector(data: bytes, now: float) -> Vector:
+    """Decode a SEEN record.
+
+    Raises:
+        MalformedPacket: truncated, or beyond the limits.
+    """
+    vector: Vector = {}
+    at = 0
+    while at < len(data):
+        if at + 19 > len(data):
+            raise MalformedPacket("SEEN record is truncated")
+        key = b2a_base64(data[at : at + 12], newline=False)
+        window = Window(int.from_bytes(data[at + 12 : at + 18], "big"), now)
+        gaps = data[at + 18]
+        at += 19
+        if gaps > limits.MAX_GAPS or at + 12 * gaps > len(data) or len(vector) >= limits.MAX_ORIGINS:
+            raise MalformedPacket("SEEN record is truncated or too large")
+        for _ in range(gaps):
+            window.gaps.append(
+                (int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big"))
+            )
+            at += 12
+        vector[key] = window
+    return vector
+
+
+def snapshot(vector: Vector) -> Vector:
+    """Copy a vector as it is now."""
+    copy: Vector = {}
+    for key, window in vector.items():
+        twin = copy[key] = Window(window.top, window.heard)
+        twin.gaps = list(window.gaps)
+    return copy

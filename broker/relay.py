@@ -1,0 +1,241 @@
+"""Messages over the tree: flooding, each at most once per broker, and replay after a repair (design sections 3 and 4).
+
+Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A broker takes a message once,
+from whichever link it comes, delivers it and passes it on over its other tree links. QoS 1, QoS 2 and retained messages stay in a
+log for a while. A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays
+from its log what is missing, in order, and only then adds the link to the live stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.fanout import convert_run, topic_of
+from broker.link import ASK_SEEN, SEEN, Link
+from broker.log import Entry, MessageLog
+from broker.message import Message
+from broker.origin import (
+    Vector,
+    Window,
+    decode_vector,
+    encode_link_publish,
+    encode_vector,
+    origin_key,
+    snapshot,
+    split_key,
+)
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.node import Node
+
+FORGET_ORIGIN = 3600.0
+"""s; an origin unheard for so long is forgotten: its messages are long out of every log."""
+
+
+class Relay:
+    """The message side of a federation."""
+
+    def __init__(self, node: Node, federation: Federation, now: float) -> None:
+        self.node = node
+        self.federation = federation
+        self.key = origin_key(federation.own.id, federation.own.boot)
+        self.own = Window(0, now)
+        self.vector: Vector = {self.key: self.own}
+        self.log = MessageLog(node.counters)
+        self._next_sweep = now + 1.0
+
+    # ---------------------------------------------------------------- published here
+
+    def forward(self, message: Message) -> None:
+        """Pass on a message that was published here."""
+        if message.topic[:1] == b"$":
+            return
+        self.own.top = sequence = self.own.top + 1
+        now = self.node.now
+        expiry: int | None = None
+        if message.expires_at is not None:
+            expiry = max(0, round(message.expires_at - now))
+        data = encode_link_publish(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            message.properties,
+            expiry,
+            self.key,
+            sequence,
+        )
+        if message.qos or message.retain:
+            self.log.append(Entry(self.key, sequence, data, now, message.expires_at))
+        self._send(data, 1, None)
+
+    def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
+        """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
+        if not self.node.forwarding:
+            return
+        sequence = self.own.top + 1
+        self.own.top += len(chunk) // size
+        if version != 5:
+            rest = convert_run(chunk[size:], prefix, size, 5) if len(chunk) > size else b""
+        else:
+            rest = chunk[size:]
+        first = encode_link_publish(topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence)
+        self._send(first + rest, len(chunk) // size, None)
+
+    def _send(self, data: bytes, count: int, source: Link | None) -> None:
+        node = self.node
+        for link in node.forwarding:
+            if link is not source:
+                conn = link.conn
+                outbox = conn.outbox
+                if not outbox:
+                    node.dirty.append(conn)
+                outbox.append(data)
+                node.counters.forwarded += count
+                node.counters.link_bytes_data += len(data)
+
+    # ---------------------------------------------------------------- received
+
+    def accept(self, key: bytes, first: int, count: int, now: float) -> int:
+        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some."""
+        window = self.vector.get(key)
+        if window is None:
+            if split_key(key)[0] == self.federation.own.id and key != self.key:
+                return 0  # of an earlier start of this very broker: it was delivered then
+            window = self._new_window(key, first - 1, now)
+        elif window is self.own:
+            return 0
+        window.heard = now
+        return window.accept(first, count)
+
+    def _new_window(self, key: bytes, top: int, now: float) -> Window:
+        if len(self.vector) >= limits.MAX_ORIGINS:
+            oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
+            del self.vector[oldest]
+        window = self.vector[key] = Window(top, now)
+        return window
+
+    def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
+        """Deliver a message from a link here and pass it on, byte for byte."""
+        self.node.counters.received_link += 1
+        if message.qos or message.retain:
+            self.log.append(Entry(key, sequence, data, now, message.expires_at))
+        self._send(data, 1, link)
+        if message.topic[:1] != b"$":
+            self.node.fanout.publish(message)
+
+    def run_received(
+        self, link: Link, chunk: bytes, prefix: int, size: int, key: bytes, sequence: int, now: float
+    ) -> None:
+        """Deliver and pass on a run of QoS 0 packets that continues what came before it on this link."""
+        count = len(chunk) // size
+        taken = self.accept(key, sequence, count, now)
+        if taken == -1:
+            for index in range(count):
+                packet = chunk[index * size : (index + 1) * size]
+                self.run_received(link, packet, prefix, size, key, sequence + index, now)
+            return
+        if taken == 0:
+            self.node.counters.duplicates += count
+            return
+        node = self.node
+        node.counters.received_link += count
+        if len(node.forwarding) > (1 if link.live else 0):
+            # Explicit again: what preceded it here need not be what preceded it on the next link.
+            topic = topic_of(chunk)
+            first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)
+            self._send(first + chunk[size:], count, link)
+        topic = topic_of(chunk)
+        if topic[:1] == b"$":
+            return
+        route = node.fanout.route(topic)
+        if node.hooks.topics:
+            for start in range(prefix, len(chunk), size):
+                payload = chunk[start : start + size - prefix]
+                node.fanout.publish(Message(topic, payload, 0, False, b"", None, None))
+        else:
+            node.fanout.run(route, chunk, prefix, size, 5, None)
+
+    # ---------------------------------------------------------------- repair
+
+    def link_up(self, link: Link) -> None:
+        """From now on somebody may miss something: keep a log."""
+        self.node.federated = True
+
+    def forwarding_changed(self, link: Link, forwarding: bool, now: float) -> None:
+        """Take the tree's word that a link forwards, or that it does not."""
+        link.forwarding = forwarding
+        if forwarding:
+            self.send_seen(link)
+            if link.seen is not None:
+                self._join(link, now)
+            else:
+                link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
+        else:
+            self._leave(link)
+            link.seen = None
+
+    def send_seen(self, link: Link) -> None:
+        """Tell a neighbour what has been here."""
+        link.baseline = snapshot(self.vector)
+        link.add_record(SEEN, encode_vector(self.vector))
+
+    def seen_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
+        seen = decode_vector(body, now)
+        for key, window in seen.items():
+            if key not in self.vector and split_key(key)[0] != self.federation.own.id:
+                self._new_window(key, window.top, now).gaps = []
+        link.seen = seen
+        link.asked = False
+        if link.forwarding and not link.behind:
+            if link.baseline is None:
+                self.send_seen(link)
+            self._join(link, now)
+
+    def _join(self, link: Link, now: float) -> None:
+        """Replay what the neighbour lacks, then let it into the live stream."""
+        assert link.seen is not None
+        for entry in self.log.missed(link.seen, link.baseline or {}, now):
+            link.conn.send(entry.data)
+            self.node.counters.replayed += 1
+            self.node.counters.link_bytes_data += len(entry.data)
+        link.seen = None
+        if not link.live:
+            link.live = True
+            self._refresh()
+
+    def _leave(self, link: Link) -> None:
+        if link.live:
+            link.live = False
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self.node.forwarding = [link for link in self.federation.links.values() if link.live]
+
+    def link_down(self, link: Link) -> None:
+        """A link is gone."""
+        link.forwarding = False
+        self._leave(link)
+
+    def link_behind(self, link: Link) -> None:
+        """A link's queue overflowed: out of the live stream."""
+        self._leave(link)
+
+    def link_caught_up(self, link: Link) -> None:
+        """It drained: ask where the neighbour is, to go on from there."""
+        if link.forwarding and not link.asked:
+            link.asked = True
+            link.baseline = snapshot(self.vector)
+            link.add_record(ASK_SEEN, b"")
+
+    def tick(self, now: float) -> None:
+        """Forget what is too old, once a second."""
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + 1.0
+        self.log.forget_old(now)
+        for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
+            del self.vector[key]

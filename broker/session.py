@@ -1,0 +1,250 @@
+"""A client's session: subscriptions, messages in flight and waiting (MQTT-3.1.2-4, MQTT-4.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.message import PACKET_IDS, Message
+
+if TYPE_CHECKING:
+    from broker.connection import Connection
+    from broker.node import Node
+    from broker.wire import Will
+
+NEVER = float("inf")
+
+
+class Subscription:
+    """One filter of one session with its options (MQTT-3.8.3.1)."""
+
+    __slots__ = ("filter", "identifier", "no_local", "plain", "qos", "retain_as_published", "session")
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> None:
+        self.session = session
+        self.filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier
+        self.plain = not (no_local or retain_as_published or identifier)
+
+
+class Outgoing:
+    """A QoS 1 or 2 message towards one session, waiting or in flight."""
+
+    __slots__ = ("ids", "message", "qos", "retain")
+
+    def __init__(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.ids = ids
+
+
+RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
+"""Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now (MQTT-4.4.0-1)."""
+
+
+class Session:
+    """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own list while there is one."""
+
+    __slots__ = (
+        "account",
+        "clean",
+        "client_id",
+        "conn",
+        "expiry",
+        "incoming",
+        "inflight",
+        "limited",
+        "maximum_packet_size",
+        "next_packet_id",
+        "node",
+        "outbox",
+        "queue",
+        "queued_bytes",
+        "receive_maximum",
+        "subscriptions",
+        "username",
+        "version",
+        "will",
+        "will_generation",
+    )
+
+    def __init__(self, node: Node, client_id: str) -> None:
+        self.node = node
+        self.client_id = client_id
+        self.conn: Connection | None = None
+        self.outbox: list[bytes] = []
+        self.version = 4
+        self.clean = True
+        self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
+        self.username: str | None = None
+        self.account: object | None = None  # amqtt's Session, made by the server for its plugins
+        self.subscriptions: dict[str, Subscription] = {}
+        self.inflight: dict[int, Outgoing] = {}
+        self.queue: deque[Outgoing] = deque()
+        self.queued_bytes = 0
+        self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
+        self.next_packet_id = 0
+        self.receive_maximum = limits.MAX_INFLIGHT
+        self.maximum_packet_size = limits.MAX_PACKET_SIZE
+        self.limited = False  # announced a maximum packet size: every packet is measured
+        self.will: Will | None = None
+        self.will_generation = 0
+
+    # ---------------------------------------------------------------- out
+
+    def send_packet(self, data: bytes) -> None:
+        """Queue bytes (whole packets) for the client."""
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+
+    def deliver(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
+        """Deliver at `qos` = min(published, granted) (MQTT-3.8.4-8); `ids`: encoded subscription identifiers."""
+        node = self.node
+        if qos == 0:
+            if self.conn is None:
+                return
+            if not ids and message.expires_at is None:
+                head, tail = message.halves(self.version, 0, retain)
+                data = head + tail
+            else:
+                data = message.packet(self.version, 0, retain, 0, now=node.now, subscription_ids=ids)
+            if self.limited and len(data) > self.maximum_packet_size:
+                node.counters.dropped_too_large += 1
+                return
+            if not self.outbox:
+                node.dirty.append(self)
+            self.outbox.append(data)
+            node.counters.delivered += 1
+            return
+        if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
+            self._enqueue(Outgoing(message, qos, retain, ids))
+        else:
+            self._transmit(Outgoing(message, qos, retain, ids))
+
+    def _transmit(self, outgoing: Outgoing) -> None:
+        message = outgoing.message
+        inflight = self.inflight
+        packet_id = self.next_packet_id % 65535 + 1
+        while packet_id in inflight:
+            packet_id = packet_id % 65535 + 1
+        self.next_packet_id = packet_id
+        if not outgoing.ids and message.expires_at is None:
+            head, tail = message.halves(self.version, outgoing.qos, outgoing.retain)
+            data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+        else:
+            data = message.packet(
+                self.version,
+                outgoing.qos,
+                outgoing.retain,
+                packet_id,
+                now=self.node.now,
+                subscription_ids=outgoing.ids,
+            )
+        if self.limited and len(data) > self.maximum_packet_size:  # MQTT-3.1.2-24, -25: as if delivered
+            self.node.counters.dropped_too_large += 1
+            return
+        inflight[packet_id] = outgoing
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+        self.node.counters.delivered += 1
+
+    def _enqueue(self, outgoing: Outgoing) -> None:
+        size = len(outgoing.message.payload)
+        if len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES:
+            self.node.counters.dropped_queue_full += 1
+            return
+        self.queue.append(outgoing)
+        self.queued_bytes += size
+        if self.conn is not None and len(self.queue) >= limits.HOLD_QUEUED:
+            self.node.hold_publishers(self.conn)
+
+    def pump(self) -> None:
+        """Move waiting messages into the window as far as it goes."""
+        queue = self.queue
+        now = self.node.now
+        while queue and len(self.inflight) < self.receive_maximum:
+            outgoing = queue.popleft()
+            self.queued_bytes -= len(outgoing.message.payload)
+            if outgoing.message.expired(now):
+                self.node.counters.expired += 1
+                continue
+            self._transmit(outgoing)
+        conn = self.conn
+        if conn is not None:
+            conn.waiting_since = now
+            if len(queue) < limits.HOLD_QUEUED // 2 and not conn.backlog:
+                conn.stalled = False
+                self.node.release_publishers(conn)
+
+    # ---------------------------------------------------------------- acknowledgements
+
+    def acknowledged(self, packet_id: int) -> bool:
+        """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
+        outgoing = self.inflight.get(packet_id)
+        if outgoing is None or outgoing.qos != 1:
+            return False
+        del self.inflight[packet_id]
+        if self.queue:
+            self.pump()
+        return True
+
+    def received(self, packet_id: int, reason: int) -> bool:
+        """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1). False: unknown."""
+        outgoing = self.inflight.get(packet_id)
+        if outgoing is None or outgoing.qos != 2:
+            return False
+        if reason >= 0x80:
+            del self.inflight[packet_id]
+            self.pump()
+        else:
+            self.inflight[packet_id] = RELEASED
+        return True
+
+    def completed(self, packet_id: int) -> bool:
+        """PUBCOMP: the end of a QoS 2 exchange. False: unknown."""
+        if self.inflight.get(packet_id) is not RELEASED:
+            return False
+        del self.inflight[packet_id]
+        if self.queue:
+            self.pump()
+        return True
+
+    def redeliver(self) -> None:
+        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then what waited."""
+        for packet_id, outgoing in self.inflight.items():
+            if outgoing is RELEASED:
+                self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
+            else:
+                message = outgoing.message
+                self.send_packet(
+                    message.packet(
+                        self.version,
+                        outgoing.qos,
+                        outgoing.retain,
+                        packet_id,
+                        now=self.node.now,
+                        dup=True,
+                        subscription_ids=outgoing.ids,
+                    )
+                )
+        self.pump()
+
+    @property
+    def online(self) -> bool:
+        """Whether the client is connected."""
+        return self.conn is not None

@@ -1,0 +1,185 @@
+"""asyncio protocols around a `Node`: bytes, flush, deadline; no decisions (design section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from broker.connection import Connection
+
+if TYPE_CHECKING:
+    from broker.effects import Dial
+    from broker.node import Node
+
+HIGH_WATER = 256 * 1024
+"""bytes that the kernel refused and the transport holds, before the node keeps the rest: small, so that control packets
+of a link overtake most of what waits."""
+
+
+class Driver:
+    """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's deadline."""
+
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]) -> None:
+        self.node = node
+        self.loop = loop
+        self.time = loop.time
+        self._on_effects = on_effects
+        self._flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._stopped = False
+
+    def wake(self) -> None:
+        """Flush at the end of this turn of the loop, however many connections were read in it."""
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """Flush, hand out effects, arm the timer."""
+        self._flushing = False
+        node = self.node
+        node.flush()
+        if node.effects:
+            self._on_effects()
+            if node.dirty:
+                node.flush()
+        due = node.next_deadline()
+        if due is not None and (self._timer is None or due < self._timer_at) and not self._stopped:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self.loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.node.tick(self.time())
+        self.run()
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class StreamProtocol(asyncio.Protocol):
+    """One TCP, TLS or Unix connection, accepted or dialled. Also the node's `Transport` for it."""
+
+    __slots__ = (
+        "_on_close",
+        "_on_open",
+        "close",
+        "conn",
+        "dial",
+        "driver",
+        "listener",
+        "pause_reading",
+        "resume_reading",
+        "transport",
+        "write",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        listener: str,
+        dial: Dial | None = None,
+        on_open: Callable[[StreamProtocol], bool] | None = None,
+        on_close: Callable[[StreamProtocol], None] | None = None,
+    ) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.dial = dial
+        self.conn: Connection | None = None
+        self._on_open = on_open
+        self._on_close = on_close
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the node."""
+        transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        self.transport = transport
+        self.write = transport.write
+        self.pause_reading = _guarded(transport.pause_reading)
+        self.resume_reading = _guarded(transport.resume_reading)
+        self.close = transport.close
+        transport.set_write_buffer_limits(HIGH_WATER)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._on_open is not None and not self._on_open(self):
+            transport.abort()
+            return
+        driver = self.driver
+        self.conn = driver.node.connection_made(
+            "out" if self.dial else "in",
+            peer_name(transport),
+            self.listener,
+            self,
+            driver.time(),
+            self.dial,
+        )
+        self.conn.secure = transport.get_extra_info("ssl_object")
+        driver.wake()
+
+    def data_received(self, data: bytes) -> None:
+        """Give the node its bytes."""
+        conn = self.conn
+        if conn is not None:
+            driver = self.driver
+            conn.receive(data, driver.time())
+            if not driver._flushing:
+                driver._flushing = True
+                driver.loop.call_soon(driver.run)
+
+    def eof_received(self) -> bool:
+        """Half-closed is closed."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node."""
+        if self._on_close is not None:
+            self._on_close(self)
+        if self.conn is not None:
+            reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
+            self.driver.node.connection_lost(self.conn, reason, self.driver.time())
+            self.driver.wake()
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        if self.conn is not None:
+            self.conn.pause()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        if self.conn is not None:
+            self.conn.writable(self.driver.time())
+            self.driver.wake()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+
+def _guarded(call: Callable[[], None]) -> Callable[[], None]:
+    """Wrap pause and resume of a transport: on one that is closing they raise, and mean nothing."""
+
+    def guarded() -> None:
+        try:
+            call()
+        except RuntimeError:
+            pass
+
+    return guarded
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Return HOST:PORT of the other end, or the path of a Unix socket."""
+    name = transport.get_extra_info("peername")
+    if isinstance(name, tuple):
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{host}:{name[1]}"
+    return str(name or "unix")

@@ -1,0 +1,195 @@
+"""One plain class for each MQTT Control Packet, the same for every protocol version.
+
+``properties`` is None when there are none (always so before MQTT 5), else a dict as ``broker.wire.properties`` says.
+Whatever a version does not have keeps its default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from broker.wire.properties import Properties
+
+
+@dataclass(slots=True)
+class Will:
+    """The Will Message of a CONNECT (MQTT 5, 3.1.3.2 to 3.1.3.4)."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Connect:
+    """CONNECT. ``version`` is 3, 4 or 5 without the top bit, which is ``bridge``; ``keep_alive`` in s, 0 for none."""
+
+    protocol_name: str
+    version: int
+    clean_start: bool
+    keep_alive: int
+    client_id: str
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    will: Will | None = None
+    properties: Properties | None = None
+    bridge: bool = False
+
+
+@dataclass(slots=True)
+class Connack:
+    """CONNACK. ``code`` is a Reason Code in MQTT 5, a return code (0 to 5) before."""
+
+    session_present: bool
+    code: int
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Publish:
+    """PUBLISH. ``packet_id`` is None at QoS 0; ``topic`` may be empty in MQTT 5 beside a Topic Alias."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int | None = None
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Puback:
+    """PUBACK, the answer to a QoS 1 PUBLISH."""
+
+    packet_id: int
+    reason: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Pubrec:
+    """PUBREC, QoS 2 delivery part 1."""
+
+    packet_id: int
+    reason: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Pubrel:
+    """PUBREL, QoS 2 delivery part 2."""
+
+    packet_id: int
+    reason: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Pubcomp:
+    """PUBCOMP, QoS 2 delivery part 3."""
+
+    packet_id: int
+    reason: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class SubscriptionRequest:
+    """One Topic Filter of a SUBSCRIBE with its Subscription Options (MQTT 5, 3.8.3.1)."""
+
+    filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """SUBSCRIBE."""
+
+    packet_id: int
+    filters: list[SubscriptionRequest]
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Suback:
+    """SUBACK; one code for each filter in order: the granted QoS, or from 0x80 up a failure."""
+
+    packet_id: int
+    codes: list[int]
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """UNSUBSCRIBE."""
+
+    packet_id: int
+    filters: list[str]
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Unsuback:
+    """UNSUBACK; ``codes`` is empty before MQTT 5."""
+
+    packet_id: int
+    codes: list[int] = field(default_factory=list)
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Pingreq:
+    """PINGREQ; a payload (BPDUs) only on links between brokers (MQTT-ST)."""
+
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class Pingresp:
+    """PINGRESP; a payload only on links between brokers."""
+
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """DISCONNECT."""
+
+    reason: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Auth:
+    """AUTH (MQTT 5 only)."""
+
+    reason: int = 0
+    properties: Properties | None = None
+
+
+Ack: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
+
+Packet: TypeAlias = (
+    Connect
+    | Connack
+    | Publish
+    | Puback
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,133 @@
+"""From a byte stream, cut anywhere, to packets."""
+
+from __future__ import annotations
+
+from broker.wire.constants import MAX_PACKET_SIZE, V5, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.packets import Connect, Packet
+
+
+class PacketReader:
+    """Cuts a stream into packets: feed it chunks, it returns (first byte, body) of each packet that is complete.
+
+    ``max_packet_size`` limits a whole packet, fixed header included (bytes; MQTT 5, 3.1.2.11.4). A larger one is
+    refused as soon as its header has been read, before any of its body is kept. Memory is what the incomplete last
+    packet has brought so far; time is linear in the bytes fed, however small the chunks.
+    """
+
+    __slots__ = ("_body", "_first", "_header", "_missing", "error", "max_packet_size")
+
+    def __init__(self, max_packet_size: int = MAX_PACKET_SIZE) -> None:
+        self.max_packet_size = max_packet_size
+        self.error: WireError | None = None
+        self._header = b""  # bytes of an incomplete fixed header, at most four
+        self._first = 0
+        self._body = bytearray()  # what has come of an incomplete body ...
+        self._missing = 0  # ... and how many bytes are still to come; 0 between packets
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Take the next chunk; return the packets that it completes.
+
+        Raises MalformedPacket for a Remaining Length of more than four bytes, ProtocolViolation (0x95) for a packet
+        beyond the limit; ``packets`` of the error holds what was complete before it. After that every call raises
+        the same error, with no packets.
+        """
+        if self.error is not None:
+            self.error.packets = []
+            raise self.error
+        packets: list[tuple[int, bytes]] = []
+        pos = 0
+        if self._missing:
+            pos = min(self._missing, len(data))
+            self._body += data[:pos]
+            self._missing -= pos
+            if self._missing:
+                return packets
+            packets.append((self._first, bytes(self._body)))
+            self._body = bytearray()
+        elif self._header:
+            data = self._header + data
+            self._header = b""
+        try:
+            self._cut(data, pos, packets)
+        except WireError as error:
+            error.packets = list(packets)
+            self.error = error
+            raise
+        return packets
+
+    def _cut(self, data: bytes, pos: int, packets: list[tuple[int, bytes]]) -> None:
+        """Append the packets of ``data`` from ``pos`` on, and keep what is left for the next chunk."""
+        end = len(data)
+        while pos + 1 < end:
+            length = data[pos + 1]
+            start = pos + 2
+            if length > 127:
+                length &= 0x7F
+                shift = 7
+                while True:
+                    if shift == 28:
+                        raise MalformedPacket("Remaining Length is longer than four bytes")
+                    if start == end:
+                        self._header = data[pos:]
+                        return
+                    byte = data[start]
+                    start += 1
+                    length |= (byte & 0x7F) << shift
+                    shift += 7
+                    if byte < 0x80:
+                        break
+            stop = start + length
+            if stop - pos > self.max_packet_size:
+                size = stop - pos
+                message = f"packet of {size} bytes exceeds the limit of {self.max_packet_size}"
+                raise ProtocolViolation(message, ReasonCode.PACKET_TOO_LARGE)
+            if stop > end:
+                self._first = data[pos]
+                self._body = bytearray(data[start:])
+                self._missing = stop - end
+                return
+            packets.append((data[pos], data[start:stop]))
+            pos = stop
+        self._header = data[pos:]
+
+
+class Decoder:
+    """A stream of chunks to packet objects; ``version`` (3, 4, 5) changes to that of a CONNECT that passes.
+
+    ``ping_payload`` may be set at any time, for a connection that turns out to be a link between brokers.
+    """
+
+    __slots__ = ("_reader", "ping_payload", "version")
+
+    def __init__(
+        self, version: int = V5, max_packet_size: int = MAX_PACKET_SIZE, *, ping_payload: bool = False
+    ) -> None:
+        self.version = version
+        self.ping_payload = ping_payload
+        self._reader = PacketReader(max_packet_size)
+
+    def receive(self, data: bytes) -> list[Packet]:
+        """Take the next chunk; return the packets that it completes.
+
+        Raises WireError; its ``packets`` holds what was decoded before the fault. The decoder stays failed.
+        """
+        fault: WireError | None = None
+        try:
+            raw = self._reader.feed(data)
+        except WireError as error:
+            raw, fault = error.packets, error
+        packets: list[Packet] = []
+        try:
+            for first, body in raw:
+                packet = decode_packet(first, body, self.version, ping_payload=self.ping_payload)
+                if isinstance(packet, Connect):
+                    self.version = packet.version
+                packets.append(packet)
+        except WireError as error:
+            self._reader.error = fault = error
+        if fault is not None:
+            fault.packets = list(packets)
+            raise fault
+        return packets

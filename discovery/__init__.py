@@ -1,0 +1,1 @@
+"""Who is there: announcements, membership, and the drivers that carry them."""

@@ -1,0 +1,122 @@
+"""Where a broker can be dialled: host and port, read, written and ordered as numbers."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+DEFAULT_PORT = 1883
+"""TCP port of MQTT without TLS (IANA)."""
+
+MAX_HOST = 253
+"""Longest host name in bytes (RFC 1035 2.3.4, written without the final dot)."""
+
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_NUMERIC = re.compile(r"[0-9.]+")
+_WILDCARDS = frozenset(("", "0.0.0.0", "::", "*"))
+
+
+class Address(NamedTuple):
+    """Host (IPv4, IPv6 without brackets, or a name) and TCP port. Plain tuples order as text: sort by `sort_key`."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+SortKey = tuple[int, int, str, int]
+
+
+@lru_cache(maxsize=4096)  # the addresses of one federation: at most 1024 members of 4 addresses
+def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address written in `host`, an IPv4-mapped one as IPv4, or None for a name."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def sort_key(address: Address) -> SortKey:
+    """Order IPv4 before IPv6 before names, as numbers and not as text, then by port (MQTT-ST: the lowest address)."""
+    found = _literal(address.host)
+    if found is None:
+        return (2, 0, address.host.lower(), address.port)
+    if isinstance(found, ipaddress.IPv4Address):
+        return (0, int(found), "", address.port)
+    return (1, int(found), found.scope_id or "", address.port)
+
+
+def is_literal(host: str) -> bool:
+    """Say whether `host` is an IP address, so that no name server is needed."""
+    return _literal(host) is not None
+
+
+def is_wildcard(host: str) -> bool:
+    """Say whether `host` stands for every interface ("", "0.0.0.0", "::")."""
+    return host in _WILDCARDS
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether `host` is only reachable from its own machine."""
+    found = _literal(host)
+    return found.is_loopback if found is not None else host.lower() == "localhost"
+
+
+def normal_host(host: str) -> str:
+    """Return the one spelling of a host: IPv6 compressed, IPv4-mapped IPv6 as IPv4, names in lower case.
+
+    Raises ValueError with one clear line when it is neither an IP address nor a host name.
+    """
+    found = _literal(host)
+    if found is not None:
+        return str(found)
+    if not host:
+        raise ValueError("host is empty")
+    if len(host) > MAX_HOST:
+        raise ValueError(f"host name of {len(host)} characters is longer than {MAX_HOST}")
+    if _NUMERIC.fullmatch(host):
+        raise ValueError(f"{host!r} is not an IPv4 address")
+    bare = host[:-1] if host.endswith(".") else host
+    if not all(_LABEL.fullmatch(label) for label in bare.split(".")):
+        raise ValueError(f"{host!r} is not a host name or IP address")
+    return host.lower()
+
+
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """Read "HOST:PORT", "HOST", "[v6]:port", "[v6]" or a bare IPv6 address.
+
+    Raises ValueError with one clear line that quotes `text`.
+    """
+    trimmed = text.strip()
+    if trimmed.startswith("["):
+        host, closed, rest = trimmed[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError(f"address {text!r}: expected [IPv6]:PORT")
+        if ":" not in host:
+            raise ValueError(f"address {text!r}: only an IPv6 address stands in brackets")
+        port_text = rest[1:] if rest else None
+    elif trimmed.count(":") > 1:
+        host, port_text = trimmed, None
+        if not is_literal(host):
+            raise ValueError(f"address {text!r}: an IPv6 address with a port is written [IPv6]:PORT")
+    else:
+        host, colon, after = trimmed.partition(":")
+        port_text = after if colon else None
+    try:
+        return Address(normal_host(host), default_port if port_text is None else _port(port_text))
+    except ValueError as error:
+        raise ValueError(f"address {text!r}: {error}") from None
+
+
+def _port(text: str) -> int:
+    # isdecimal alone lets other scripts' digits in, and int() takes underscores and signs
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
+        raise ValueError(f"port {text!r} is not a number from 1 to 65535")
+    return int(text)

@@ -1,0 +1,169 @@
+"""The announcement of a broker: one UDP datagram, packed and unpacked.
+
+Layout, big-endian: magic (4 bytes), version u8, flags u8, id (8 bytes), boot u32, counter u32, wall clock u64 (ms since
+the epoch), port u16, then cluster, host and name, each a length u8 and UTF-8; then fields of later versions, which are
+skipped; at the end, when the flag says so, HMAC-SHA256 of everything before it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass
+
+from discovery.address import MAX_HOST, Address, is_wildcard, normal_host
+
+MAGIC = b"MQTr"
+VERSION = 1
+MAX_DATAGRAM = 512
+"""Bytes: never fragmented on any network that carries IPv4 (RFC 791: 576 with headers)."""
+MAX_CLUSTER = 64
+MAX_NAME = 64
+ID_BYTES = 8
+MAC_BYTES = 32
+
+_LEAVE = 1
+_NEW = 2
+_SIGNED = 4
+_FIXED = struct.Struct("!4sBB8sIIQH")
+_PREFIX = struct.Struct("!4sBB")
+
+
+class AnnouncementError(ValueError):
+    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster" or "secret"."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+@dataclass(slots=True, frozen=True)
+class Announcement:
+    """What a broker says of itself.
+
+    `address.host` "" means "the address that this datagram came from"; `wall` is in seconds since the epoch, kept to
+    the millisecond; `counter` grows with every announcement of a `boot`; `new` asks for answers, `leave` is a goodbye.
+    """
+
+    cluster: str
+    id: bytes
+    boot: int
+    counter: int
+    wall: float
+    address: Address
+    name: str = ""
+    leave: bool = False
+    new: bool = False
+    version: int = VERSION
+
+    @property
+    def port(self) -> int:
+        """The TCP port where the broker listens."""
+        return self.address.port
+
+    def address_from(self, source: tuple[str, int]) -> Address:
+        """Where to dial, given the datagram's source (host, UDP port)."""
+        return Address(self.address.host or normal_host(source[0]), self.address.port)
+
+    def encode(self, secret: bytes | None) -> bytes:
+        """Pack into a datagram, signed when a secret is set. Raises ValueError for a field that does not fit."""
+        flags = (_LEAVE if self.leave else 0) | (_NEW if self.new else 0) | (_SIGNED if secret is not None else 0)
+        if len(self.id) != ID_BYTES:
+            raise ValueError(f"broker id has {len(self.id)} bytes instead of {ID_BYTES}")
+        try:
+            wall_ms = round(self.wall * 1000)
+            head = _FIXED.pack(MAGIC, self.version, flags, self.id, self.boot, self.counter, wall_ms, self.address.port)
+        except struct.error as error:
+            raise ValueError(f"announcement: {error}") from None
+        parts = [head]
+        for what, text, limit in (
+            ("cluster name", self.cluster, MAX_CLUSTER),
+            ("advertised host", self.address.host, MAX_HOST),
+            ("broker name", self.name, MAX_NAME),
+        ):
+            raw = check_text(what, text, limit)
+            parts.append(bytes((len(raw),)))
+            parts.append(raw)
+        data = b"".join(parts)
+        return data if secret is None else data + _mac(secret, data)
+
+
+def check_text(what: str, text: str, limit: int) -> bytes:
+    """Return `text` in UTF-8. Raises ValueError when it is longer than `limit` bytes or not printable."""
+    if not text.isprintable():  # it is going to stand in other brokers' logs
+        raise ValueError(f"{what} {text!r} has characters that cannot be printed")
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > limit:
+        raise ValueError(f"{what} has {len(raw)} bytes, more than {limit}")
+    return raw
+
+
+def decode(data: bytes, secret: bytes | None, cluster: str | None = None) -> Announcement:
+    """Unpack a datagram.
+
+    With `cluster` given, another cluster's datagram is refused as "cluster" before its signature is looked at: two
+    clusters that share a network have different secrets, and that is nobody's mistake.
+    Raises AnnouncementError with a one-line reason and nothing else, whatever the bytes.
+    """
+    if len(data) > MAX_DATAGRAM:
+        raise AnnouncementError("garbage", f"{len(data)} bytes, more than {MAX_DATAGRAM}")
+    if len(data) < _PREFIX.size or not data.startswith(MAGIC):
+        raise AnnouncementError("garbage", "not an announcement")
+    _, version, flags = _PREFIX.unpack_from(data)
+    if version != VERSION:
+        raise AnnouncementError("version", f"announcement version {version}, this broker speaks {VERSION}")
+    signed = bool(flags & _SIGNED)
+    end = len(data) - (MAC_BYTES if signed else 0)
+    if end < _FIXED.size:
+        raise AnnouncementError("garbage", "announcement is cut off")
+    _, _, _, broker_id, boot, counter, wall_ms, port = _FIXED.unpack_from(data)
+    claimed, offset = _read_text(data, _FIXED.size, end, "cluster name", MAX_CLUSTER)
+    if cluster is not None and claimed != cluster:
+        raise AnnouncementError("cluster", f"announcement of cluster {claimed!r}")
+    _check_signature(data, end, signed, secret)
+    host, offset = _read_text(data, offset, end, "advertised host", MAX_HOST)
+    name, offset = _read_text(data, offset, end, "broker name", MAX_NAME)
+    if port == 0:
+        raise AnnouncementError("garbage", "advertised port is 0")
+    if is_wildcard(host):
+        host = ""
+    else:
+        try:
+            host = normal_host(host)
+        except ValueError as error:
+            raise AnnouncementError("garbage", f"advertised {error}") from None
+    return Announcement(
+        claimed, broker_id, boot, counter, wall_ms / 1000, Address(host, port), name,
+        bool(flags & _LEAVE), bool(flags & _NEW), version,
+    )  # fmt: skip
+
+
+def _read_text(data: bytes, offset: int, end: int, what: str, limit: int) -> tuple[str, int]:
+    """Read a length u8 and that many bytes of UTF-8; return the text and where it ends."""
+    stop = offset + 1 + (data[offset] if offset < end else 0)
+    if offset >= end or stop > end:
+        raise AnnouncementError("garbage", f"{what} is cut off")
+    if stop - offset - 1 > limit:
+        raise AnnouncementError("garbage", f"{what} is longer than {limit} bytes")
+    try:
+        text = data[offset + 1 : stop].decode("utf-8")
+    except UnicodeDecodeError:
+        raise AnnouncementError("garbage", f"{what} is not UTF-8") from None
+    if not text.isprintable():
+        raise AnnouncementError("garbage", f"{what} has characters that cannot be printed")
+    return text, stop
+
+
+def _check_signature(data: bytes, end: int, signed: bool, secret: bytes | None) -> None:
+    if secret is None:
+        if signed:
+            raise AnnouncementError("secret", "announcement is signed, this broker has no cluster secret")
+    elif not signed:
+        raise AnnouncementError("secret", "announcement is not signed with the cluster secret")
+    elif not hmac.compare_digest(_mac(secret, data[:end]), data[end:]):
+        raise AnnouncementError("secret", "announcement is signed with another cluster secret")
+
+
+def _mac(secret: bytes, data: bytes) -> bytes:
+    # the magic at the start of the data keeps this use of the secret apart from every other
+    return hmac.digest(secret, data, "sha256")

@@ -1,0 +1,117 @@
+"""What a Membership asks for: states, effects, configuration and identity, without behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from discovery.address import Address
+from discovery.announcement import ID_BYTES, MAX_CLUSTER, MAX_NAME, check_text
+from discovery.static import MAX_SEEDS
+
+
+class State(StrEnum):
+    """Where a broker stands (Overlays 3, Fig. 2)."""
+
+    DISCOVERY = "discovery"
+    OTC = "otc"
+    RUNTIME = "runtime"
+
+
+@dataclass(slots=True, frozen=True)
+class Announce:
+    """Send this datagram to the multicast group."""
+
+    data: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Dial:
+    """Open a link to this address. To be answered: dial_failed, link_up, address_is_peer or address_is_self."""
+
+    address: Address
+
+
+@dataclass(slots=True, frozen=True)
+class Log:
+    """One line for the log; `level` is "debug", "info" or "warning"."""
+
+    level: str
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
+class NewMember:
+    """A broker that was not known, or not with this boot number."""
+
+    id: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Left:
+    """A broker that said goodbye or was silent for so long that it is forgotten."""
+
+    id: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class StateChanged:
+    """The state is now this one."""
+
+    state: State
+
+
+Effect = Announce | Dial | Log | NewMember | Left | StateChanged
+
+
+@dataclass(slots=True, frozen=True)
+class Identity:
+    """Who a broker is: id (8 bytes, stable), boot number (u32, grows), advertised address, and a name for people.
+
+    A wildcard host advertises whatever address its datagrams come from.
+    """
+
+    id: bytes
+    boot: int
+    address: Address
+    name: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class MembershipConfig:
+    """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that cannot be."""
+
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    announce: bool = True
+    """False where there is no multicast: nothing is announced, seeds and gossip do it alone."""
+    seeds: tuple[Address, ...] = ()
+    td: float = 0.4
+    beacon: float = 5.0
+    dial_patience: float = 0.3
+    dial_timeout: float = 5.0
+    forget_after: float = 300.0
+    clock_window: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.cluster:
+            raise ValueError("cluster name is empty")
+        check_text("cluster name", self.cluster, MAX_CLUSTER)
+        if self.secret is not None and not self.secret:
+            raise ValueError("cluster secret is empty")
+        if len(self.seeds) > MAX_SEEDS:
+            raise ValueError(f"{len(self.seeds)} seeds are more than {MAX_SEEDS}")
+        for setting in ("td", "beacon", "dial_patience", "dial_timeout", "forget_after", "clock_window"):
+            if not 0.0 < getattr(self, setting) < 1e9:
+                raise ValueError(f"{setting} is not a positive number of seconds")
+
+
+def check_identity(own: Identity) -> None:
+    """Raise ValueError with one clear line when a broker could not announce itself as `own`."""
+    if len(own.id) != ID_BYTES:
+        raise ValueError(f"broker id has {len(own.id)} bytes instead of {ID_BYTES}")
+    if not 0 <= own.boot < 1 << 32:
+        raise ValueError(f"boot number {own.boot} is not a 32-bit number")
+    if not 0 < own.address.port < 1 << 16:
+        raise ValueError(f"advertised port {own.address.port} is not a number from 1 to 65535")
+    check_text("broker name", own.name, MAX_NAME)

@@ -1,0 +1,410 @@
+"""Who is in the cluster, what to tell them and whom to dial: the machine of Overlays 3, Fig. 2, as a pure object."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from discovery.address import Address
+from discovery.announcement import ID_BYTES, Announcement
+from discovery.beacon import Beacon
+from discovery.dialler import NEVER, Target
+from discovery.effects import (
+    Announce,
+    Dial,
+    Effect,
+    Identity,
+    Left,
+    Log,
+    MembershipConfig,
+    NewMember,
+    State,
+    StateChanged,
+    check_identity,
+)
+from discovery.gate import Gate
+from discovery.roster import Member, Roster
+
+DISCOVERY_STRETCH = 5.0
+"""Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker from its tree."""
+STABLE_LINK = 1.0
+"""Seconds after which a link counts as having worked: one that breaks sooner is redialled with growing pauses."""
+MAX_OFFENDERS = 64
+"""Addresses remembered as using our own id, so that each is reported once; one is a mistake, 64 are an attack."""
+ALIVE_BEACONS = 3.0
+"""A member heard within so many beacon intervals counts as alive."""
+
+COUNTERS = (
+    "announcements_sent", "received", "accepted", "own", "repeated", "garbage", "wrong_cluster", "wrong_secret",
+    "wrong_version", "wrong_clock", "replayed", "stale_boot", "duplicate_id", "table_full", "members_full",
+    "gossip_refused", "dials", "dials_failed", "dials_timed_out", "leaves", "forgotten",
+)  # fmt: skip
+
+
+class Membership:
+    """Discovery of one broker. Feed the inputs, drain `take_effects()` after each, call `tick` at `next_deadline()`.
+
+    Times `now` are monotonic seconds. Links are those to other brokers, one for each: `link_up` and `link_down` say
+    whether any connection to a broker stands, and not which.
+    """
+
+    def __init__(self, config: MembershipConfig, own: Identity, now: float, wall: float, rng: random.Random) -> None:
+        """Start in DISCOVERY; `wall` is the time of day at `now` (s since the epoch). Raises ValueError."""
+        check_identity(own)
+        self.config = config
+        self.own = own
+        self.state = State.DISCOVERY
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self._rng = rng
+        self._wall_offset = wall - now
+        self._effects: list[Effect] = [StateChanged(State.DISCOVERY)]
+        self._left = False
+        self._agreed = False
+        self._discovery_since = now
+        self._td_until = now + config.td
+        self._gate = Gate(config.cluster, config.secret, config.clock_window, self.counters, self._warn)
+        self._beacon = Beacon(config, own, now, rng)
+        self._roster = Roster(config, own, rng)
+        self._offenders: dict[tuple[int, Address], int] = {}  # -> counter heard first, -1 once reported
+        if config.seeds:
+            self._roster.seed(None, config.seeds, now)
+        self._advance(now)
+
+    # --- what the node reads -----------------------------------------------------------------------------------------
+
+    @property
+    def gossip_version(self) -> int:
+        """Grows whenever `members()` has something new to tell: a broker, a boot or an address."""
+        return self._roster.version
+
+    @property
+    def left(self) -> bool:
+        """True once `leave` was called."""
+        return self._left
+
+    def members(self, now: float) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
+        """List (id, boot, addresses, alive) of every other broker known, to be told over links.
+
+        `alive` is first-hand: linked here, or heard lately - never what others said.
+        """
+        heard_since = now - ALIVE_BEACONS * self.config.beacon
+        return [
+            (member.id, member.boot, self._roster.addresses(member), member.linked or member.heard > heard_since)
+            for member in self._roster.members.values()
+        ]
+
+    def is_member(self, broker_id: bytes) -> bool:
+        """Say whether this broker is known."""
+        return broker_id in self._roster.members
+
+    def name_of(self, broker_id: bytes) -> str:
+        """Return the name that a broker announced, "" when it is not known."""
+        member = self._roster.members.get(broker_id)
+        return member.name if member is not None else ""
+
+    def take_effects(self) -> list[Effect]:
+        """Drain what is to be done, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When to call `tick`, or None when only an input can change anything."""
+        if self._left:
+            return None
+        due = min(self._beacon.due, self._roster.dialler.next_deadline(), self._roster.forget_due)
+        if self.state is State.DISCOVERY:
+            due = min(due, self._td_until)
+        return None if due == NEVER else due
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._advance(now)
+
+    def set_wall(self, wall: float, now: float) -> None:
+        """Tell the time of day (s since the epoch) anew: clocks are set while a broker runs."""
+        self._wall_offset = wall - now
+
+    def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
+        """Take a datagram of the group from `source` (host, UDP port). Never raises, whatever the bytes."""
+        if self._left:
+            return
+        self.counters["received"] += 1
+        if self._beacon.is_own(data):
+            self.counters["own"] += 1
+            return
+        heard = self._gate.decode(data, source, now)
+        if heard is None:
+            pass
+        elif heard.id == self.own.id:
+            self._namesake_announced(heard, source, now)
+        elif self._gate.fresh(heard, source, now, now + self._wall_offset):
+            self.counters["accepted"] += 1
+            if heard.leave:
+                self._goodbye(heard.id, heard.boot, now)
+            else:
+                self._announced(heard, source, now)
+        self._advance(now)
+
+    def member_learnt(
+        self,
+        broker_id: bytes,
+        boot: int,
+        addresses: Sequence[Address],
+        now: float,
+        *,
+        alive: bool = True,
+        via: Address | None = None,
+    ) -> None:
+        """Take gossip about a broker; `alive` as in `members()`, `via` the address of the neighbour that told.
+
+        One host's loopback leads another nowhere: with a `via` that is not loopback such addresses are dropped.
+        """
+        if self._left:
+            return
+        roster = self._roster
+        if len(broker_id) != ID_BYTES or broker_id == self.own.id or roster.buried(broker_id, boot, alive, now):
+            self.counters["gossip_refused"] += 1
+            return
+        member = roster.members.get(broker_id)
+        if member is not None and boot < member.boot:
+            return
+        told = roster.tellable(addresses, via)
+        fresh = self._meet(broker_id, boot, now)
+        member = roster.members.get(broker_id)
+        if member is None:
+            return
+        added = [roster.add_address(member, address, now, hearsay=True) for address in told]
+        if not member.linked and (fresh or any(added)):
+            roster.want(member, now)
+        self._advance(now)
+
+    def member_left(self, broker_id: bytes, boot: int, now: float) -> None:
+        """Take a goodbye that came over a link."""
+        if not self._left:
+            self._goodbye(broker_id, boot, now)
+            self._advance(now)
+
+    def seed_resolved(self, addresses: Iterable[Address], now: float, seed: str = "") -> None:
+        """Take all the present addresses of one configured name; they replace those that `seed` had before."""
+        if not self._left:
+            self._roster.seed(seed, addresses, now)
+            self._advance(now)
+
+    def dial_failed(self, address: Address, reason: str, now: float) -> None:
+        """Take the news that a dial came to nothing."""
+        target = self._roster.dialler.targets.get(address)
+        if self._left or target is None:
+            return
+        if target.under_way:
+            self._dial_failed(target, reason, now)
+        self._advance(now)
+
+    def link_up(
+        self, broker_id: bytes, boot: int, address: Address | None, now: float, dialled: Address | None = None
+    ) -> None:
+        """A link to this broker stands. `address` is what it advertises; `dialled` what our dial, if any, was to."""
+        if self._left:
+            return
+        roster = self._roster
+        if broker_id == self.own.id:
+            reached = dialled or address
+            if boot != self.own.boot and reached is not None:
+                self._report_namesake(boot, reached)
+            if reached is not None:
+                self.address_is_self(reached, now)
+            return
+        self._meet(broker_id, boot, now, linked=True)
+        member = roster.members.get(broker_id)
+        if member is None:  # full of linked members: it works, but is neither gossiped nor redialled
+            if dialled is not None:
+                roster.ended(dialled)
+        else:
+            roster.linked(member, boot, [found for found in (address, dialled) if found is not None], now)
+        self._advance(now)
+
+    def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
+        """No link to this broker stands any more. With `boot`, ignored when a link to another boot stands meanwhile."""
+        member = self._roster.members.get(broker_id)
+        if self._left or member is None or not member.linked or (boot is not None and boot != member.link_boot):
+            return
+        member.linked = False
+        if member.leaving:
+            self._forget(member, now)
+        else:
+            self._roster.lost(member, now, stable=now - member.link_since >= STABLE_LINK)
+            self._beacon.soon(now)  # Overlays: a broker marked disconnected is sought with a discovery message
+        self._advance(now)
+
+    def address_is_self(self, address: Address, now: float) -> None:
+        """A dial turned out to have reached this broker itself: the address is left alone for some minutes."""
+        if not self._left:
+            self._roster.is_self(address, now)
+            self._advance(now)
+
+    def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
+        """A dial reached a broker that is linked already: its address is remembered, not redialled."""
+        if self._left:
+            return
+        member = self._roster.members.get(broker_id)
+        if member is None:
+            self._roster.ended(address)
+        else:
+            boot = member.link_boot if member.linked else member.boot
+            self._roster.linked(member, boot, [address], now)
+        self._advance(now)
+
+    def tree_agreed(self, agreed: bool, now: float) -> None:
+        """Take what the tree says: whether every port is settled and the root agreed."""
+        self._agreed = agreed
+        if self._left:
+            return
+        if agreed and self.state is State.OTC:
+            self._enter(State.RUNTIME)
+        elif not agreed and self.state is State.RUNTIME:
+            self._enter(State.OTC)
+        self._advance(now)
+
+    def leave(self, now: float) -> None:
+        """Say goodbye: one last announcement; from here on nothing is done and nothing listened to."""
+        if self._left:
+            return
+        if self.config.announce:
+            self._send(self._beacon.goodbye(now + self._wall_offset))
+        self._left = True
+
+    # --- reactions ---------------------------------------------------------------------------------------------------
+
+    def _announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
+        known = self._roster.members.get(heard.id)
+        if known is not None and heard.boot < known.boot:
+            self.counters["stale_boot"] += 1
+            return
+        fresh = self._meet(heard.id, heard.boot, now)
+        member = self._roster.members.get(heard.id)
+        if member is None:
+            return
+        member.heard = now
+        member.leaving = False
+        member.name = heard.name
+        self._roster.add_address(member, heard.address_from(source), now)
+        if fresh or (heard.new and not member.linked):
+            self._beacon.answer(now)
+        if not member.linked:
+            self._roster.want(member, now, forgive=True)
+
+    def _meet(self, broker_id: bytes, boot: int, now: float, linked: bool = False) -> bool:
+        """Make it a member with this boot; True when that is news, which sets DISCOVERY again (Overlays 3)."""
+        member = self._roster.members.get(broker_id)
+        if member is not None and (boot == member.boot or (linked and boot < member.boot)):
+            return False
+        if member is None:
+            evicted = self._roster.make_room(now)
+            if evicted is not None:
+                self._effects.append(Left(evicted.id))
+            if not self._roster.add(broker_id, boot, now):
+                self.counters["members_full"] += 1
+                return False
+        else:
+            self._roster.reborn(member, boot, now)
+        self._effects.append(NewMember(broker_id))
+        self._discover(now)
+        return True
+
+    def _discover(self, now: float) -> None:
+        if self.state is not State.DISCOVERY:
+            self._discovery_since = now
+            self._enter(State.DISCOVERY)
+        self._td_until = min(now + self.config.td, self._discovery_since + DISCOVERY_STRETCH * self.config.td)
+
+    def _goodbye(self, broker_id: bytes, boot: int, now: float) -> None:
+        if broker_id == self.own.id or len(broker_id) != ID_BYTES:
+            return
+        self.counters["leaves"] += 1
+        member = self._roster.members.get(broker_id)
+        if member is not None and boot < member.boot:
+            return
+        self._roster.bury(broker_id, boot, now, final=True)
+        if member is not None:
+            if member.linked:
+                member.leaving = True  # the link's own end completes it; a forged goodbye does no harm to it
+            else:
+                self._forget(member, now)
+
+    def _forget(self, member: Member, now: float) -> None:
+        self._roster.remove(member, now)
+        self._effects.append(Left(member.id))
+
+    def _namesake_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
+        """Our own id in a datagram not sent lately: another broker has it, or we had it in an earlier life."""
+        if heard.leave:
+            return
+        if self.config.secret is not None and abs(heard.wall - now - self._wall_offset) > self.config.clock_window:
+            self._gate.refuse("replay", "our own announcement was heard again", source, now)
+            return
+        address = heard.address_from(source)
+        if heard.boot < self.own.boot:
+            # what we said before a restart may still be on its way: only one that goes on talking is alive
+            first = self._offenders.get((heard.boot, address))
+            if first is None:
+                if len(self._offenders) < MAX_OFFENDERS:
+                    self._offenders[(heard.boot, address)] = heard.counter
+                return
+            if first >= heard.counter:
+                return
+        self._report_namesake(heard.boot, address)
+
+    def _report_namesake(self, boot: int, address: Address) -> None:
+        self.counters["duplicate_id"] += 1
+        reported = self._offenders.get((boot, address))
+        if reported == -1 or (reported is None and len(self._offenders) >= MAX_OFFENDERS):
+            return
+        self._offenders[(boot, address)] = -1
+        self._warn(f"two brokers with one id: {address} also uses {self.own.id.hex()}; it is not federated with")
+
+    # --- the clock ---------------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        if self._left:
+            return
+        if self._beacon.due <= now:
+            self._send(self._beacon.announcement(now, now + self._wall_offset))
+        if self.state is State.DISCOVERY and now >= self._td_until:
+            self._enter(State.OTC)
+            if self._agreed:
+                self._enter(State.RUNTIME)
+        if self._roster.forget_due <= now:
+            for member in self._roster.expired(now):
+                self.counters["forgotten"] += 1
+                self._roster.bury(member.id, member.boot, now, final=False)
+                self._forget(member, now)
+        begun, late = self._roster.dialler.take(now)  # last, as what is forgotten makes room for other dials
+        for target in late:
+            self.counters["dials_timed_out"] += 1
+            self._complain_of(target, "no answer")
+        for target in begun:
+            self.counters["dials"] += 1
+            self._effects.append(Dial(target.address))
+
+    def _send(self, data: bytes) -> None:
+        self.counters["announcements_sent"] += 1
+        self._effects.append(Announce(data))
+
+    def _dial_failed(self, target: Target, reason: str, now: float) -> None:
+        self.counters["dials_failed"] += 1
+        self._roster.dialler.penalise(target, now)
+        self._complain_of(target, reason)
+
+    def _complain_of(self, target: Target, reason: str) -> None:
+        if target.failures == 1 and target.static:
+            self._effects.append(Log("info", f"seed {target.address} cannot be reached, trying on: {reason}"))
+        else:
+            self._effects.append(Log("debug", f"dial of {target.address} failed: {reason}"))
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._effects.append(StateChanged(state))
+
+    def _warn(self, text: str) -> None:
+        self._effects.append(Log("warning", text))

@@ -1,0 +1,1 @@
+"""MQTT-ST: the spanning tree, pure."""

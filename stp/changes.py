@@ -1,0 +1,73 @@
+"""What a tree tells its owner, and the memory that lets a numbered topology change be relayed exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stp.bpdu import ChangeNumber, Role
+from stp.vector import RootVector
+
+__all__ = ["Change", "ChangeLog", "ForwardingChanged", "RoleChanged", "RootChanged", "TopologyChange"]
+
+
+@dataclass(slots=True, frozen=True)
+class RootChanged:
+    """This broker follows another root now (perhaps itself)."""
+
+    root: RootVector
+
+
+@dataclass(slots=True, frozen=True)
+class RoleChanged:
+    """The role of a port changed."""
+
+    peer: bytes
+    role: Role
+
+
+@dataclass(slots=True, frozen=True)
+class ForwardingChanged:
+    """A port began or ceased to forward messages; a port that went down while it forwarded ceased to, too."""
+
+    peer: bytes
+    forwarding: bool
+
+
+@dataclass(slots=True, frozen=True)
+class TopologyChange:
+    """A numbered topology change was seen here for the first time."""
+
+    number: int
+    origin: bytes
+
+
+Change = RootChanged | RoleChanged | ForwardingChanged | TopologyChange
+
+
+class ChangeLog:
+    """The newest topology change of each origin. MQTT-ST II-C6 does not say how a relay stops; it stops here."""
+
+    __slots__ = ("_own_number", "_seen", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """At most `limit` origins are remembered; the one heard of longest ago is forgotten first."""
+        self._seen: dict[bytes, tuple[int, int]] = {}
+        self._own_number = 0
+        self.limit = limit
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def mint(self, origin: bytes, boot: int) -> ChangeNumber:
+        """Number a change that this broker saw itself."""
+        self._own_number += 1
+        return ChangeNumber(origin, boot, self._own_number)
+
+    def is_new(self, change: ChangeNumber) -> bool:
+        """Whether the change has to be applied and relayed; remembers it. A later boot of an origin starts afresh."""
+        life = (change.boot, change.number)
+        seen = self._seen.pop(change.origin, None)
+        if seen is None and len(self._seen) >= self.limit:
+            del self._seen[next(iter(self._seen))]
+        self._seen[change.origin] = life if seen is None else max(seen, life)
+        return seen is None or life > seen

@@ -1,0 +1,150 @@
+"""A port: this broker's end of a link to one neighbour, what the neighbour last said on it, and what the link costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
+from stp.vector import AddressKey, Identity, address_key, same_root
+
+__all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
+
+MIN_LINK_COST_US = 50
+"""Cheapest link, in microseconds: the proof against loops needs every link to cost something."""
+
+UNKNOWN_RTT_MS = 10.0
+"""What a link counts as before its first round trip was measured."""
+
+_SLOWEST_GAIN = 1 / 32
+_BAND_US = 1000
+_BAND_RATIO = 0.125
+_MAX_RTT_MS = 600_000.0
+_CHANGE_REPEATS = 2
+
+PortRank = tuple[int, int, AddressKey, bytes]
+
+
+@dataclass(slots=True)
+class Port:
+    """One link of the tree. The public fields are read by status pages; only the Tree writes them."""
+
+    peer: Identity
+    tenths: int
+    """The neighbour's capability in tenths."""
+    opened_at: float
+    role: Role = Role.DESIGNATED
+    forwarding: bool = False
+    rtt_ms: float | None = None
+    """Smoothed round trip time in ms; None before the first sample."""
+    link_cost_us: int = round(UNKNOWN_RTT_MS * 1000)
+    """The link's cost as used in path costs (microseconds): follows rtt_ms in steps, see `resample`."""
+    bpdu: Bpdu | None = None
+    """The neighbour's last BPDU."""
+    fresh_at: float = 0.0
+    """When the root that `bpdu` names was last known to live, in this broker's clock (s)."""
+    bpdu_at: float = 0.0
+    """When `bpdu` arrived (s)."""
+    heard_at: float = 0.0
+    """When anything last arrived (s)."""
+    sent_at: float = 0.0
+    number_out: int = 0
+    better_since: float | None = None
+    """Since when this port has been clearly better than the root port."""
+    request: SeqRequest | None = None
+    """Sequence request to put into the next BPDU."""
+    asked: SeqRequest | None = None
+    """Last request of our own that was put to this neighbour, so that it is put once."""
+    changes: dict[bytes, ChangeNumber] = field(default_factory=dict)
+    """Topology changes that this neighbour was not told yet, newest by origin."""
+    repeats: dict[bytes, tuple[ChangeNumber, int]] = field(default_factory=dict)
+    """Topology changes that were told, and how often they are still repeated."""
+    peer_key: AddressKey = field(init=False)
+    _recent: list[float] = field(default_factory=list)
+    _samples: int = 0
+
+    def __post_init__(self) -> None:
+        self.peer_key = address_key(self.peer.address[0], self.peer.address[1])
+        self.heard_at = self.opened_at
+
+    @property
+    def capability(self) -> float:
+        """The neighbour's capability."""
+        return self.tenths / 10
+
+    @property
+    def link_cost_ms(self) -> float:
+        """The link's cost in ms."""
+        return self.link_cost_us / 1000
+
+    @property
+    def echo(self) -> Role:
+        """The role that the neighbour last announced."""
+        return self.bpdu.role if self.bpdu is not None else Role.NONE
+
+    def rank(self, cost_us: int) -> PortRank:
+        """Order among paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4), then its address."""
+        return (cost_us, -self.tenths, self.peer_key, self.peer.id)
+
+    def accept(self, bpdu: Bpdu, now: float) -> None:
+        """Store a BPDU and work out how old its news of the root is: the age it says plus half a round trip."""
+        old = self.bpdu
+        fresh_at = now - bpdu.age_ms / 1000 - (self.rtt_ms or 0.0) / 2000
+        if old is not None and old.seq == bpdu.seq and same_root(old.root, bpdu.root):
+            fresh_at = max(fresh_at, self.fresh_at)
+        self.bpdu = bpdu
+        self.tenths = bpdu.tenths
+        self.fresh_at = fresh_at
+        self.bpdu_at = self.heard_at = now
+
+    def sample(self, rtt_ms: float) -> bool:
+        """Take a round trip time in ms; True if it was the first, which counts at once.
+
+        The median of three drops a single late answer (a collector's pause, a burst of data); the mean over the first
+        32 samples and an exponential mean with gain 1/32 behind them damp jitter. Nonsense (nan, negative) is ignored.
+        """
+        if not 0.0 <= rtt_ms <= _MAX_RTT_MS:
+            return False
+        self._recent = [*self._recent[-2:], rtt_ms]
+        value = sorted(self._recent)[len(self._recent) // 2] if len(self._recent) == 3 else min(self._recent)
+        self._samples += 1
+        if self.rtt_ms is None:
+            self.rtt_ms = value
+            self.link_cost_us = self._smoothed_us()
+            return True
+        self.rtt_ms += (value - self.rtt_ms) * max(_SLOWEST_GAIN, 1 / self._samples)
+        return False
+
+    def resample(self) -> None:
+        """Let the cost follow the smoothed RTT if they are more than max(1 ms, 12.5 %) apart.
+
+        In between the cost stands still, and with it every path cost and role that hangs on it.
+        """
+        if self.rtt_ms is None:
+            return
+        smoothed = self._smoothed_us()
+        if abs(smoothed - self.link_cost_us) > max(_BAND_US, self.link_cost_us * _BAND_RATIO):
+            self.link_cost_us = smoothed
+
+    def _smoothed_us(self) -> int:
+        return max(MIN_LINK_COST_US, round((self.rtt_ms or 0.0) * 1000))
+
+    def note_change(self, change: ChangeNumber) -> None:
+        """Tell the neighbour of a topology change with the next BPDUs."""
+        self.changes[change.origin] = change
+        self.repeats.pop(change.origin, None)
+
+    def take_changes(self) -> tuple[ChangeNumber, ...]:
+        """The topology changes for the next BPDU: new ones first, then repeats of told ones."""
+        if not self.changes and not self.repeats:
+            return ()
+        told = list(self.changes.values())[:MAX_CHANGES]
+        again = list(self.repeats.values())[: MAX_CHANGES - len(told)]
+        for change in told:
+            del self.changes[change.origin]
+            self.repeats[change.origin] = (change, _CHANGE_REPEATS - 1)
+        for change, left in again:
+            if left <= 1:
+                del self.repeats[change.origin]
+            else:
+                self.repeats[change.origin] = (change, left - 1)
+        return (*told, *(change for change, _ in again))

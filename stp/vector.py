@@ -1,0 +1,215 @@
+"""Priority vectors: who is the better root, and which claims about a root may be believed.
+
+A *claim* is what a neighbour's BPDU says: "my root is R (boot b), its newest sequence number that reached me is s, my
+path to it costs c". Roots are ordered by capability (Overlays 4.2.1) and then by address. Claims are believed under the
+feasibility condition of DSDV and Babel (RFC 8966, 3.5.1), which keeps parent pointers free of loops at every moment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+__all__ = [
+    "ID_BYTES",
+    "MAX_COST_US",
+    "Address",
+    "AddressKey",
+    "FeasibilityTable",
+    "Identity",
+    "RootVector",
+    "address_key",
+    "better_root",
+    "same_root",
+    "seq_newer",
+    "to_tenths",
+]
+
+ID_BYTES = 8
+"""Length of a broker id in bytes."""
+
+MAX_COST_US = 3_600_000_000
+"""The dearest path that is believed: one hour, in microseconds."""
+
+_SEQ_MASK = 0xFFFFFFFF
+_SEQ_HALF = 0x80000000
+
+AddressKey = tuple[int, int, str, int]
+
+
+class Address(NamedTuple):
+    """Where a broker listens: host name or literal address, and TCP port."""
+
+    host: str
+    port: int
+
+
+@lru_cache(maxsize=4096)
+def address_key(host: str, port: int) -> AddressKey:
+    """Sort key of an address: IPv4 as a number, then IPv6 as a number, then names as text; the port last.
+
+    "Lowest IP address" of MQTT-ST means the number: 10.0.0.9 is lower than 10.0.0.10, which as text it is not.
+    """
+    try:
+        ip = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return (3, 0, host.lower(), port)
+    if isinstance(ip, ipaddress.IPv6Address):
+        mapped = ip.ipv4_mapped
+        return (1, int(mapped), "", port) if mapped is not None else (2, int(ip), "", port)
+    return (1, int(ip), "", port)
+
+
+def seq_newer(a: int, b: int) -> bool:
+    """Whether sequence number `a` comes after `b`; u32 serial arithmetic (RFC 1982), so wrapping is harmless."""
+    return a != b and (a - b) & _SEQ_MASK < _SEQ_HALF
+
+
+def to_tenths(capability: float) -> int:
+    """Capability as it is compared and sent: whole tenths that fit a u32. Raises ValueError when it cannot be."""
+    if not 0.0 <= capability <= 429_496_729.0:
+        raise ValueError(f"capability must be between 0 and 429496729, not {capability!r}")
+    return round(capability * 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart), listening address."""
+
+    id: bytes
+    boot: int
+    address: tuple[str, int]
+
+    def __post_init__(self) -> None:
+        if len(self.id) != ID_BYTES:
+            raise ValueError(f"a broker id has {ID_BYTES} bytes, not {len(self.id)}")
+        if not 0 <= self.boot <= _SEQ_MASK:
+            raise ValueError(f"boot number out of range: {self.boot}")
+
+
+@dataclass(frozen=True, slots=True)
+class RootVector:
+    """A root as brokers compare it. `key` orders: the smaller key is the better root."""
+
+    id: bytes
+    boot: int
+    tenths: int
+    address: tuple[str, int]
+    key: tuple[int, AddressKey, bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        key = (-self.tenths, address_key(self.address[0], self.address[1]), self.id, -self.boot)
+        object.__setattr__(self, "key", key)
+
+    @property
+    def capability(self) -> float:
+        """The root's capability, to one decimal."""
+        return self.tenths / 10
+
+    @classmethod
+    def of(cls, identity: Identity, capability: float) -> RootVector:
+        """The vector with which a broker offers itself as root."""
+        return cls(identity.id, identity.boot, to_tenths(capability), identity.address)
+
+
+def same_root(a: RootVector, b: RootVector) -> bool:
+    """Whether two vectors name the same life of the same broker."""
+    return a is b or (a.id == b.id and a.boot == b.boot)
+
+
+def better_root(a: RootVector, b: RootVector) -> bool:
+    """Whether `a` is strictly better: higher capability, lower address, lower id; of one broker, the later life."""
+    if a.id == b.id:
+        return a.boot > b.boot
+    return a.key < b.key
+
+
+@dataclass(slots=True)
+class _Distance:
+    """Feasibility distance to one root: the smallest (newest seq, lowest cost) that was ever advertised."""
+
+    boot: int
+    seq: int | None  # None: a newer life was seen, nothing was advertised for it yet
+    cost_us: int
+    used_at: float
+
+
+class FeasibilityTable:
+    """Feasibility distances by root id (RFC 8966, 3.2.5, the source table).
+
+    Why parent pointers cannot loop: order distances by newer seq, then lower cost. A broker moves to a parent only when
+    the parent's claim is below its own distance, and the parent's distance is at most that claim, for ever, since
+    distances only fall. What a broker advertises is its parent's claim plus a positive link cost, so its own distance
+    stays above its parent's also while it keeps the parent, whatever the parent's cost becomes. A loop would be a
+    distance below itself.
+    """
+
+    __slots__ = ("_entries", "expiry_s", "limit")
+
+    def __init__(self, expiry_s: float, limit: int) -> None:
+        """Entries live `expiry_s` seconds after their last use; at `limit` entries the longest unused one goes."""
+        self._entries: dict[bytes, _Distance] = {}
+        self.expiry_s = expiry_s
+        self.limit = limit
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._entries)
+
+    def stale(self, root: RootVector) -> bool:
+        """Whether a later life of this root is known, so that nothing said about this one counts."""
+        entry = self._entries.get(root.id)
+        return entry is not None and root.boot < entry.boot
+
+    def feasible(self, root: RootVector, seq: int, cost_us: int) -> bool:
+        """Whether a claim (root, seq, cost of the claimer in microseconds) may be newly followed."""
+        entry = self._entries.get(root.id)
+        if entry is None or root.boot > entry.boot:
+            return True
+        if root.boot < entry.boot:
+            return False
+        return entry.seq is None or seq_newer(seq, entry.seq) or (seq == entry.seq and cost_us < entry.cost_us)
+
+    def seq(self, root: RootVector) -> int | None:
+        """Newest sequence number advertised for this life of the root, or None."""
+        entry = self._entries.get(root.id)
+        return entry.seq if entry is not None and entry.boot == root.boot else None
+
+    def advertise(self, root: RootVector, seq: int, cost_us: int, now: float) -> None:
+        """Record that (seq, own cost in microseconds) is about to be told to the neighbours."""
+        entry = self._entries.get(root.id)
+        if entry is None:
+            if len(self._entries) >= self.limit:
+                del self._entries[min(self._entries, key=lambda root_id: self._entries[root_id].used_at)]
+            self._entries[root.id] = _Distance(root.boot, seq, cost_us, now)
+            return
+        entry.used_at = now
+        if entry.boot != root.boot or entry.seq is None or seq_newer(seq, entry.seq):
+            entry.boot, entry.seq, entry.cost_us = root.boot, seq, cost_us
+        elif seq == entry.seq and cost_us < entry.cost_us:
+            entry.cost_us = cost_us
+
+    def saw_boot(self, root_id: bytes, boot: int) -> bool:
+        """Note a life of a root that a claim names; True if that outdates the known one."""
+        entry = self._entries.get(root_id)
+        if entry is None or boot <= entry.boot:
+            return False
+        entry.boot, entry.seq = boot, None
+        return True
+
+    def forget(self, root_id: bytes, boot: int) -> None:
+        """The broker itself says that it lives as `boot`: entries for any other life are void, later ones too."""
+        entry = self._entries.get(root_id)
+        if entry is not None and entry.boot != boot:
+            entry.boot, entry.seq = boot, None
+
+    def expire(self, now: float, keep: bytes) -> None:
+        """Drop entries that were not used for the expiry time, except the one of root id `keep`."""
+        gone = [i for i, entry in self._entries.items() if now - entry.used_at > self.expiry_s and i != keep]
+        for root_id in gone:
+            del self._entries[root_id]

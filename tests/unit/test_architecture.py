@@ -1,0 +1,242 @@
+"""The architecture as a test: who may import whom, what pure code must not touch, and that the house is tidy."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A package may import from itself and from packages of a lower storey.
+STOREYS = {"bench": 3, "broker": 2, "routing": 1, "stp": 0, "discovery": 0}
+
+# Only these wait, open sockets, read clocks or make up randomness; everything else is handed what it needs.
+DRIVERS = {
+    *(f"broker/{name}.py" for name in ("server", "transport", "admin", "cli", "live", "websocket", "tls", "plugins")),
+    "broker/effects.py",
+    "discovery/multicast.py",
+    "discovery/dns.py",
+}
+# The measuring tools are drivers altogether.
+DRIVER_PACKAGES = {"bench"}
+IMPURE_MODULES = {
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+    "urllib.request",
+    "uuid",
+    "uvloop",
+    "websockets",
+}
+IMPURE_CALLS = re.compile(r"^(datetime\.)*(datetime\.(now|utcnow|today)|date\.today)$|^os\.urandom$|^random\.[a-z]\w*$")
+
+# amqtt is the face that the server shows, nothing below knows it.
+AMQTT_SEAMS = re.compile(r"^broker/(server|plugins|amqtt_\w+)\.py$")
+
+MAX_LINES = 600
+SKIPPED_FOLDERS = {".git", ".venv", "__pycache__", "node_modules", "build", "dist", ".hypothesis"}
+TEXT_SUFFIXES = {"", ".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", ".json", ".js", ".ini"}
+
+
+def modules() -> list[str]:
+    """All modules of the packages, as paths from the root."""
+    return sorted(path.relative_to(ROOT).as_posix() for package in STOREYS for path in (ROOT / package).rglob("*.py"))
+
+
+def files() -> list[str]:
+    """All files of the project: what git knows or would take; without git, what is not obviously made."""
+    try:
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+        found = listing.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        found = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")]
+    return sorted(
+        name
+        for name in found
+        if (ROOT / name).is_file()
+        and Path(name).suffix in TEXT_SUFFIXES
+        and not any(part in SKIPPED_FOLDERS or part.endswith("_cache") for part in Path(name).parts)
+    )
+
+
+def read(name: str) -> str:
+    """The text of a file of the project."""
+    return (ROOT / name).read_text(encoding="utf-8", errors="replace")
+
+
+def imports(source: str, module: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything that the source of this module imports, wherever it stands."""
+    package = module.removesuffix("/__init__.py").removesuffix(".py").split("/")
+    if not module.endswith("__init__.py"):
+        package.pop()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            yield node.lineno, ".".join([*above, *([node.module] if node.module else [])])
+
+
+def dotted(node: ast.expr) -> str:
+    """The name that is called, as written: "datetime.datetime.now"; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (start := dotted(node.value)):
+        return f"{start}.{node.attr}"
+    return ""
+
+
+def wrong_arrows(source: str, module: str) -> list[str]:
+    """Imports that run up or sideways, and tests or amqtt imported where they must not be."""
+    own = module.split("/", 1)[0]
+    found = []
+    for line, name in imports(source, module):
+        top = name.split(".", 1)[0]
+        runs_up = top in STOREYS and top != own and STOREYS[top] >= STOREYS[own]
+        if runs_up or top == "tests" or (top == "amqtt" and not AMQTT_SEAMS.match(module)):
+            found.append(f"{module}:{line} imports {name}")
+    return found
+
+
+def impurities(source: str, module: str) -> list[str]:
+    """Clocks, sockets, waiting and unseeded randomness in a module that has to be pure."""
+    if module in DRIVERS or module.split("/", 1)[0] in DRIVER_PACKAGES:
+        return []
+    found = [
+        f"{module}:{line} imports {name}"
+        for line, name in imports(source, module)
+        if any(f"{name}.".startswith(f"{impure}.") for impure in IMPURE_MODULES)
+    ]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and IMPURE_CALLS.match(name := dotted(node.func)):
+            found.append(f"{module}:{node.lineno} calls {name}")
+        elif isinstance(node, ast.AsyncFunctionDef | ast.Await):
+            found.append(f"{module}:{node.lineno} waits")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "caught"),
+    [
+        ("stp/tree.py", "import routing.trie", True),
+        ("stp/tree.py", "from discovery import membership", True),
+        ("stp/tree.py", "from .ports import Port", False),
+        ("stp/tree.py", "from ..broker import node", True),
+        ("discovery/dns.py", "import stp", True),
+        ("routing/trie.py", "from stp.vector import Vector", False),
+        ("routing/trie.py", "def f():\n    from broker import node", True),
+        ("broker/node.py", "from bench import load", True),
+        ("broker/node.py", "import tests.conftest", True),
+        ("broker/node.py", "from . import session", False),
+        ("broker/wire/decoder.py", "from ..node import Node", False),
+        ("broker/wire/decoder.py", "from ...bench import load", True),
+        ("broker/node.py", "import amqtt.broker", True),
+        ("broker/server.py", "import amqtt.broker", False),
+        ("broker/amqtt_plugins.py", "from amqtt.plugins import base", False),
+        ("bench/load.py", "from broker.wire import decoder", False),
+        ("stp/stptools.py", "import stp_other, brokerage", False),
+    ],
+)
+def test_a_wrong_arrow_is_caught(module: str, source: str, caught: bool) -> None:
+    assert bool(wrong_arrows(source, module)) is caught
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "caught"),
+    [
+        ("broker/node.py", "import asyncio", True),
+        ("broker/node.py", "from time import monotonic", True),
+        ("broker/node.py", "import urllib.request", True),
+        ("broker/node.py", "async def f() -> None: ...", True),
+        ("broker/node.py", "import random\nrandom.random()", True),
+        ("broker/node.py", "import random\nrandom.Random(1).random()", False),
+        ("broker/node.py", "import datetime\ndatetime.datetime.now()", True),
+        ("broker/node.py", "import os\nos.urandom(8)", True),
+        ("broker/node.py", "self.random.choice([1])", False),
+        ("broker/transport.py", "import asyncio, time", False),
+        ("discovery/announcement.py", "import socket", True),
+        ("discovery/multicast.py", "import socket", False),
+        ("stp/tree.py", "import timeit_like", False),
+        ("bench/load.py", "import time", False),
+    ],
+)
+def test_an_impurity_is_caught(module: str, source: str, caught: bool) -> None:
+    assert bool(impurities(source, module)) is caught
+
+
+def test_imports_run_down() -> None:
+    found = [line for module in modules() for line in wrong_arrows(read(module), module)]
+    assert not found, "\n".join(found)
+
+
+def test_pure_modules_are_pure() -> None:
+    found = [line for module in modules() for line in impurities(read(module), module)]
+    assert not found, "\n".join(found)
+
+
+def test_modules_are_short() -> None:
+    lengths = {module: read(module).count("\n") for module in modules()}
+    assert not {module: length for module, length in lengths.items() if length > MAX_LINES}
+
+
+def test_nothing_is_left_for_later() -> None:
+    marker = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    found = [
+        f"{name}:{number} {line.strip()}"
+        for name in files()
+        for number, line in enumerate(read(name).splitlines(), 1)
+        if marker.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_path_of_a_machine() -> None:
+    """A path that exists on one machine only: somebody's home, a scratch folder."""
+    path = re.compile(r"(?<![\w.+#*/$}-])/(?:work|root|Users|home/\w+|(?:var/)?tmp)/\w")
+    found = [
+        f"{name}:{number} {line.strip()}"
+        for name in files()
+        for number, line in enumerate(read(name).splitlines(), 1)
+        if path.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_architecture_names_every_module() -> None:
+    """ARCHITECTURE.md has each module's file name; for a package within a package, its folder is enough."""
+    text = read("ARCHITECTURE.md")
+    missing = []
+    for module in modules():
+        _package, *folders, name = module.split("/")
+        named = rf"\b{re.escape(folders[0])}/" if folders else rf"\b{re.escape(name)}(?!\w)"
+        if name != "__init__.py" and not re.search(named, text):
+            missing.append(module)
+    assert not missing, "ARCHITECTURE.md does not name\n" + "\n".join(missing)
+
+
+def test_decisions_are_numbered_from_one_without_gaps() -> None:
+    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
+    assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", name) for name in names), names
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+def test_constraints_are_exact_and_of_no_machine() -> None:
+    lines = read("constraints.txt").splitlines()
+    wrong = [line for line in lines if not line.startswith("#") and not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)]
+    assert not wrong
