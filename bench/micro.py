@@ -90,9 +90,9 @@ def _trie() -> Iterator[Case]:
         subscriptions.insert("/".join(levels), -number, number)
     yield "trie match, with 20,000 wildcard filters", 1000, lambda: [subscriptions.match(name) for name in some]
 
-    def change(topic_filter: str) -> None:
+    def change(topic_filter: str) -> bool:
         subscriptions.insert(topic_filter, "probe", 0)
-        subscriptions.remove(topic_filter, "probe")
+        return subscriptions.remove(topic_filter, "probe")
 
     yield "trie insert and remove, exact", 1000, lambda: [change(name) for name in some]
     yield "trie insert and remove, wildcard", 1000, lambda: [change(name + "/#") for name in some]

@@ -33,6 +33,7 @@ from broker.wire.varint import read_length
 from routing.topics import split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
+    from broker.fanout import Route
     from broker.node import Node
 
 PINGRESP = b"\xd0\x00"
@@ -66,7 +67,9 @@ class Client:
         routes = self.routes
         five = self.version == 5
         fast = node.fast
-        startswith = data.startswith
+        raw: tuple[Session, ...] | None = None  # who gets the run data[begin:position], `messages` packets, as it is
+        begin = messages = 0
+        previous: Route | None = None
         node.counters.bytes_received += size
         try:
             while position + 2 <= size:
@@ -83,67 +86,105 @@ class Client:
                         raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
                     break
                 first = data[position]
-                if fast and length > 3:
-                    if first == 0x30:
-                        start = body + 2 + (data[body] << 8 | data[body + 1])
-                        route = routes.get(data[body + 2 : start])
-                        if route is not None and start <= end:
-                            if five:
-                                start += 1
-                                if start > end or data[start - 1]:
-                                    route = None
-                            if route is not None:
-                                packet = end - position
-                                prefix = data[position:start]
-                                last = size - packet
-                                while end <= last and startswith(prefix, end):
-                                    end += packet
-                                messages = (end - position) // packet
-                                chunk = data[position:end] if messages > 1 or packet != size else data
-                                node.counters.published += messages
-                                node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
-                                if route.forward and node.federated:
-                                    node.relay.forward_run(chunk, start - position, packet, self.version)
-                                position = end
-                                continue
-                    elif first == 0x32:
-                        start = body + 2 + (data[body] << 8 | data[body + 1])
-                        packet_id = data[start : start + 2]
-                        payload = start + 2
-                        if five:
-                            payload += 1
-                        if (
-                            payload <= end
-                            and packet_id != b"\0\0"
-                            and not (five and data[payload - 1])
-                            and (route := routes.get(data[body + 2 : start])) is not None
-                        ):
-                            message = Message(
-                                data[body + 2 : start], data[payload:end], 1, False, b"", None, self.session
-                            )
-                            node.counters.published += 1
-                            node.fanout.deliver(route, message)
-                            if route.forward and node.federated:
-                                node.relay.forward(message)
-                            outbox = conn.outbox
-                            if not outbox:
-                                node.dirty.append(conn)
-                            outbox.append(b"\x40\x02" + packet_id)
-                            position = end
+                if first == 0x30 and fast and length > 3:
+                    start = body + 2 + (data[body] << 8 | data[body + 1])
+                    route = routes.get(data[body + 2 : start])
+                    if route is not None and (start < end and not data[start] if five else start <= end):
+                        targets = None if node.forwarding else (route.raw5 if five else route.raw4)
+                        if targets is None:
+                            if raw is not None:
+                                self._deliver_run(raw, data[begin:position], messages)
+                                raw = None
+                            position = self._publish_run(route, data, position, start + five, end)
                             continue
-                if first == 0x40 and length == 2 and fast:
-                    packet = data[body] << 8 | data[body + 1]
-                    if self.session.acknowledged(packet):
-                        position = end
+                        if raw is not targets:
+                            if raw is not None:
+                                self._deliver_run(raw, data[begin:position], messages)
+                            raw = targets
+                            begin = position
+                            messages = 0
+                        if route is previous:  # twice the same: more of it may follow
+                            after = run_end(data, position, start + five, end)
+                            messages += (after - position) // (end - position)
+                            position = after
+                        else:
+                            previous = route
+                            messages += 1
+                            position = end
                         continue
+                if raw is not None:
+                    self._deliver_run(raw, data[begin:position], messages)
+                    raw = previous = None
+                if fast and self._acknowledged_publish(first, data, body, end):
+                    position = end
+                    continue
                 self._packet(first, data[body:end])
                 position = end
                 if conn.closing or conn.closed or conn.waiting:
                     break
         except WireError as error:
+            if raw is not None:
+                self._deliver_run(raw, data[begin:position], messages)
             self.fail(error)
             return size
+        if raw is not None:
+            self._deliver_run(raw, data if position - begin == size else data[begin:position], messages)
         return position
+
+    def _deliver_run(self, targets: tuple[Session, ...], chunk: bytes, messages: int) -> None:
+        """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it is."""
+        counters = self.node.counters
+        counters.published += messages
+        counters.delivered += messages * len(targets)
+        dirty = self.node.dirty
+        for session in targets:
+            outbox = session.outbox
+            if not outbox:
+                dirty.append(session)
+            outbox.append(chunk)
+
+    def _publish_run(self, route: Route, data: bytes, position: int, start: int, end: int) -> int:
+        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends."""
+        node = self.node
+        packet = end - position
+        after = run_end(data, position, start, end)
+        chunk = data[position:after]
+        node.counters.published += len(chunk) // packet
+        node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
+        if route.forward and node.federated:
+            node.relay.forward_run(chunk, start - position, packet, self.version)
+        return after
+
+    def _acknowledged_publish(self, first: int, data: bytes, body: int, end: int) -> bool:
+        """Handle the common QoS 1 packets: a PUBLISH without properties to a known topic, a PUBACK. False: not one of these."""
+        if first == 0x40:
+            return end - body == 2 and self.session.acknowledged(data[body] << 8 | data[body + 1])
+        if first != 0x32 or end - body < 5:
+            return False
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        payload = start + 2
+        if payload > end:
+            return False
+        if self.version == 5:
+            if payload == end or data[payload]:
+                return False
+            payload += 1
+        topic = data[body + 2 : start]
+        packet_id = data[start : start + 2]
+        route = self.routes.get(topic)
+        if route is None or packet_id == b"\0\0":
+            return False
+        node = self.node
+        message = Message(topic, data[payload:end], 1, False, b"", None, self.session)
+        node.counters.published += 1
+        node.fanout.deliver(route, message)
+        if route.forward and node.federated:
+            node.relay.forward(message)
+        outbox = self.conn.outbox
+        if not outbox:
+            node.dirty.append(self.conn)
+        outbox.append(b"\x40\x02" + packet_id)
+        return True
 
     # ---------------------------------------------------------------- everything else
 
@@ -414,3 +455,14 @@ class Client:
         """Nothing to do: the session pumps on acknowledgements."""
 
 
+
+
+def run_end(data: bytes, position: int, start: int, end: int) -> int:
+    """Return where the run of packets ends that have the size and the first `start - position` bytes of the one at `position`."""
+    prefix = data[position:start]
+    packet = end - position
+    last = len(data) - packet
+    startswith = data.startswith
+    while end <= last and startswith(prefix, end):
+        end += packet
+    return end

@@ -68,9 +68,9 @@ class Delivery:
 class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
-    __slots__ = ("deliveries", "forward", "plain4", "plain5", "shared", "special")
+    __slots__ = ("deliveries", "forward", "plain4", "plain5", "raw4", "raw5", "shared", "special")
 
-    def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool) -> None:
+    def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
         self.deliveries = deliveries
         self.shared = shared
         self.forward = forward  # goes over links: every topic that does not begin with '$'
@@ -84,6 +84,20 @@ class Route:
                 self.plain5.append(delivery.session)
             else:
                 self.plain4.append(delivery.session)
+        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them otherwise. One tuple for all topics
+        # with the same receivers, so that packets of different topics can go out as one piece.
+        self.raw4: tuple[Session, ...] | None = None
+        self.raw5: tuple[Session, ...] | None = None
+        if not (self.special or self.shared):
+            if not self.plain5:
+                raw4 = tuple(self.plain4)
+                self.raw4 = interned.setdefault(raw4, raw4)
+            if not self.plain4:
+                raw5 = tuple(self.plain5)
+                self.raw5 = interned.setdefault(raw5, raw5)
+
+
+Interned = dict[tuple[Session, ...], tuple[Session, ...]]
 
 
 class Fanout:
@@ -93,6 +107,7 @@ class Fanout:
         self.node = node
         self.trie: SubscriptionTrie[Subscription | SharedGroup] = SubscriptionTrie()
         self.routes: dict[bytes, Route] = {}
+        self._interned: Interned = {}
         self._waiting: list[AuthorizeReceive] = []
 
     # ---------------------------------------------------------------- subscriptions
@@ -129,14 +144,18 @@ class Fanout:
     def invalidate(self, topic_filter: str) -> None:
         """Forget the cached routes that a change of this filter touches."""
         if "+" in topic_filter or "#" in topic_filter:
-            self.routes.clear()
+            self._forget_all()
         else:
             self.routes.pop(topic_filter.encode(), None)
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""
         if session.subscriptions:
-            self.routes.clear()
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.routes.clear()
+        self._interned.clear()
 
     def route(self, topic: bytes) -> Route:
         """Return the route of a topic name, from the cache or made now.
@@ -160,9 +179,10 @@ class Fanout:
                 shared.append(value)
             else:
                 sessions.setdefault(value.session, []).append(value)
-        route = Route([Delivery(s, subs) for s, subs in sessions.items()], shared, not name.startswith("$"))
-        if len(self.routes) >= limits.ROUTE_CACHE:
-            self.routes.clear()
+        deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
+        if len(self.routes) >= limits.ROUTE_CACHE or len(self._interned) >= limits.INTERNED_RECEIVERS:
+            self._forget_all()
+        route = Route(deliveries, shared, not name.startswith("$"), self._interned)
         self.routes[topic] = route
         return route
 
@@ -253,7 +273,7 @@ class Fanout:
             del self._waiting[0]
             route = self.route(known.message.topic)
             deliveries = [d for d in route.deliveries if d.session in known.allowed]
-            narrowed = Route(deliveries, [], False)
+            narrowed = Route(deliveries, [], False, {})
             narrowed.shared = route.shared
             self.deliver(narrowed, known.message)
 

@@ -195,8 +195,8 @@ class Federation:
 
     # ---------------------------------------------------------------- links
 
-    def admit(self, link: Link, now: float) -> bool:
-        """Decide whether a broker that introduced itself gets a link; False: it was turned away."""
+    def acceptable(self, link: Link, now: float) -> bool:
+        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away."""
         peer = link.peer
         assert peer is not None
         if is_wildcard(peer.host):
@@ -219,6 +219,12 @@ class Federation:
                 link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
                 self.membership.link_up(peer.id, peer.boot, Address(peer.host, peer.port), now, dialled)
             return False
+        return True
+
+    def admit(self, link: Link, now: float) -> bool:
+        """Make this the link to its peer, whose identity is proven; False: another one stays and this one was dropped."""
+        peer = link.peer
+        assert peer is not None
         old = self.links.get(peer.id)
         if old is not None and old is not link and not self._replaces(link, old, now):
             return False
@@ -254,7 +260,7 @@ class Federation:
 
     def _replace(self, old: Link, now: float) -> None:
         old.conn.close(encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.state == "up" else b"")
-        self.link_lost(old, "replaced by a newer link", now, quiet=True)
+        self.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
 
     def _drop(self, link: Link, why: str) -> None:
         """Close a connection that is one too many; not a fault, so no warning."""
@@ -276,8 +282,8 @@ class Federation:
         link.send_ping(now)
         self._settle(now)
 
-    def link_lost(self, link: Link, reason: str, now: float, *, quiet: bool = False, failed: bool = True) -> None:
-        """Note that a link is gone, whatever its state was."""
+    def link_lost(self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False) -> None:
+        """Note that a link is gone, whatever its state was. `replaced`: the next one to the same broker stands already."""
         if link.state == "closed":
             return
         was_up = link.state == "up"
@@ -292,8 +298,9 @@ class Federation:
                 self.count("links_closed")
                 if not quiet:
                     self.log("info", f"link to {link.title} is down: {reason}")
-                self.tree.port_down(peer.id, now, failed)
-                self.membership.link_down(peer.id, now, peer.boot)
+                self.tree.port_down(peer.id, now, not replaced)
+                if not replaced:
+                    self.membership.link_down(peer.id, now, peer.boot)
         if link.dialled and not was_up:
             self.membership.dial_failed(Address(*link.address), reason, now)
         self._settle(now)

@@ -56,6 +56,9 @@ MAX_SESSIONS = 1_000_000
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""
 
+INTERNED_RECEIVERS = 4096
+"""different sets of receivers shared by cached routes; then the cache is emptied (every subscription change can make one)."""
+
 TOPIC_ALIAS_MAXIMUM = 64
 """aliases a client may use towards us (MQTT-3.1.2-26); each is a dict entry."""
 

@@ -214,9 +214,11 @@ class Link:
         elif Property.AUTHENTICATION_METHOD in properties:
             self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a cluster secret", "link_wrong_secret")
             return
-        if not self.federation.admit(self, now):
+        if not self.federation.acceptable(self, now):
             return
         if self.dialled:
+            if not self.federation.admit(self, now):
+                return
             answer: Properties | None = None
             if secret is not None:
                 answer = {
@@ -243,8 +245,10 @@ class Link:
             if self.peer is None or not hmac.compare_digest(data, self._proof(b"dialler")):
                 self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
                 return
-        self.conn.send(encode_packet(Connack(False, 0, None), 5))
-        self._up(now)
+        # Only now is it proven who calls: nothing that stands may be touched before.
+        if self.federation.admit(self, now):
+            self.conn.send(encode_packet(Connack(False, 0, None), 5))
+            self._up(now)
 
     def _up(self, now: float) -> None:
         self.state = "up"

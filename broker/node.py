@@ -132,6 +132,11 @@ class Node:
         self.now = now
         self.federation.datagram_received(data, source, now)
 
+    def set_wall(self, wall: float, now: float) -> None:
+        """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
+        self.now = now
+        self.federation.membership.set_wall(wall, now)
+
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `broker.effects` for what each expects)."""
         self.now = now

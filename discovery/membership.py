@@ -244,15 +244,13 @@ class Membership:
             self._advance(now)
 
     def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
-        """A dial reached a broker that is linked already: its address is remembered, not redialled."""
+        """A dial reached a broker that is linked, or about to be by another connection: the address is remembered.
+
+        It is not redialled while a link to that broker stands; until link_up says so, with growing pauses.
+        """
         if self._left:
             return
-        member = self._roster.members.get(broker_id)
-        if member is None:
-            self._roster.ended(address)
-        else:
-            boot = member.link_boot if member.linked else member.boot
-            self._roster.linked(member, boot, [address], now)
+        self._roster.is_peer(self._roster.members.get(broker_id), address, now)
         self._advance(now)
 
     def tree_agreed(self, agreed: bool, now: float) -> None:

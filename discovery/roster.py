@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from discovery.address import Address, is_loopback, is_wildcard
+from discovery.address import Address, is_loopback, is_wildcard, normal_host
 from discovery.dialler import NEVER, Dialler, Target
 from discovery.effects import Identity, MembershipConfig
 from discovery.static import MAX_SEEDS
@@ -149,13 +150,14 @@ class Roster:
         return tuple(target.address for target in self._owned[member.id][:MAX_ADDRESSES])
 
     def tellable(self, addresses: Sequence[Address], via: Address | None) -> list[Address]:
-        """Drop what cannot be dialled from here: wildcards, and the loopback of another host."""
+        """Drop what cannot be dialled from here: no hosts, wildcards, and the loopback of another host."""
         far = via is not None and not is_loopback(via.host)
-        return [
-            Address(host, port)
-            for host, port in addresses[:MAX_ADDRESSES]
-            if 0 < port < 65536 and not is_wildcard(host) and not (far and is_loopback(host))
-        ]
+        told: list[Address] = []
+        for host, port in addresses[:MAX_ADDRESSES]:
+            if 0 < port < 65536 and not is_wildcard(host) and not (far and is_loopback(host)):
+                with contextlib.suppress(ValueError):  # it is going to stand in the log
+                    told.append(Address(normal_host(host), port))
+        return told
 
     def add_address(self, member: Member, address: Address, now: float, hearsay: bool = False) -> bool:
         """Note where a member can be dialled; True when that is news. Hearsay replaces nothing that is known."""
@@ -273,6 +275,21 @@ class Roster:
                 target.wanted = True
                 if not target.under_way:
                     self.dialler.penalise(target, now, patience)
+
+    def is_peer(self, member: Member | None, address: Address, now: float) -> None:
+        """A dial reached this member, or a broker not known yet, by one connection too many."""
+        if member is not None:
+            self._confirm(member, address, now)
+        target = self.dialler.targets.get(address)
+        if target is None:
+            return
+        holder = self.members[target.owner] if target.owner is not None else None
+        if holder is not None and holder.linked:
+            self.dialler.finished(target)
+            self.dialler.unwant(target)
+        else:  # its other connection is in the middle of a handshake, which can fail
+            target.wanted = True
+            self.dialler.penalise(target, now, self._config.dial_patience)
 
     def ended(self, address: Address) -> None:
         """A dial has ended with a link to a broker that is not in the table: asked again in some minutes."""

@@ -15,10 +15,13 @@ MIN_LINK_COST_US = 50
 UNKNOWN_RTT_MS = 10.0
 """What a link counts as before its first round trip was measured."""
 
+_MEDIAN_OF = 9
+_OTHER_PATH = 4.0
 _SLOWEST_GAIN = 1 / 32
 _BAND_US = 1000
 _BAND_RATIO = 0.125
 _MAX_RTT_MS = 600_000.0
+_STALL_S = 1.0
 _CHANGE_REPEATS = 2
 
 PortRank = tuple[int, int, AddressKey, bytes]
@@ -46,7 +49,8 @@ class Port:
     """When `bpdu` arrived (s)."""
     heard_at: float = 0.0
     """When anything last arrived (s)."""
-    sent_at: float = 0.0
+    silent_until: float = 0.0
+    """When the neighbour last broke a silence of more than a second."""
     number_out: int = 0
     better_since: float | None = None
     """Since when this port has been clearly better than the root port."""
@@ -88,31 +92,45 @@ class Port:
     def accept(self, bpdu: Bpdu, now: float) -> None:
         """Store a BPDU and work out how old its news of the root is: the age it says plus half a round trip."""
         old = self.bpdu
-        fresh_at = now - bpdu.age_ms / 1000 - (self.rtt_ms or 0.0) / 2000
+        # A quarter of a second at most: a round trip that was measured too long must not make live news look dead.
+        fresh_at = now - bpdu.age_ms / 1000 - min(self.rtt_ms or 0.0, 500.0) / 2000
         if old is not None and old.seq == bpdu.seq and same_root(old.root, bpdu.root):
             fresh_at = max(fresh_at, self.fresh_at)
         self.bpdu = bpdu
         self.tenths = bpdu.tenths
         self.fresh_at = fresh_at
-        self.bpdu_at = self.heard_at = now
+        self.bpdu_at = now
+        self.touch(now)
 
-    def sample(self, rtt_ms: float) -> bool:
+    def touch(self, now: float) -> None:
+        """Something arrived."""
+        if now - self.heard_at > _STALL_S:
+            self.silent_until = now
+        self.heard_at = now
+
+    def sample(self, rtt_ms: float, now: float) -> bool:
         """Take a round trip time in ms; True if it was the first, which counts at once.
 
-        The median of three drops a single late answer (a collector's pause, a burst of data); the mean over the first
-        32 samples and an exponential mean with gain 1/32 behind them damp jitter. Nonsense (nan, negative) is ignored.
+        The median of the last nine drops late answers (a collector's pause, a burst of data); the mean over the first 32
+        samples and an exponential mean with gain 1/32 behind them damp jitter. A median four times off is no jitter but
+        another path: the mean starts afresh. Ignored: nonsense (nan, negative) and answers that a silent neighbour,
+        stopped or cut off, gave when it came back.
         """
-        if not 0.0 <= rtt_ms <= _MAX_RTT_MS:
+        self.touch(now)
+        if not 0.0 <= rtt_ms <= _MAX_RTT_MS or (rtt_ms > _STALL_S * 1000 and now - rtt_ms / 1000 < self.silent_until):
             return False
-        self._recent = [*self._recent[-2:], rtt_ms]
-        value = sorted(self._recent)[len(self._recent) // 2] if len(self._recent) == 3 else min(self._recent)
-        self._samples += 1
-        if self.rtt_ms is None:
-            self.rtt_ms = value
+        self._recent = [*self._recent[1 - _MEDIAN_OF :], rtt_ms]
+        median = sorted(self._recent)[(len(self._recent) - 1) // 2]
+        first = self.rtt_ms is None
+        if self.rtt_ms is None or median > self.rtt_ms * _OTHER_PATH or median * _OTHER_PATH < self.rtt_ms:
+            self.rtt_ms = median
+            self._samples = 1
+        else:
+            self._samples += 1
+            self.rtt_ms += (median - self.rtt_ms) * max(_SLOWEST_GAIN, 1 / self._samples)
+        if first:
             self.link_cost_us = self._smoothed_us()
-            return True
-        self.rtt_ms += (value - self.rtt_ms) * max(_SLOWEST_GAIN, 1 / self._samples)
-        return False
+        return first
 
     def resample(self) -> None:
         """Let the cost follow the smoothed RTT if they are more than max(1 ms, 12.5 %) apart.

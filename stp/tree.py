@@ -193,7 +193,9 @@ class Tree:
         if port is None:
             return
         self._wake(now)
-        if port.sample(rtt_ms) and port.bpdu is not None:
+        if now < self._hold_until:
+            return  # the answer waited for us, not for the network
+        if port.sample(rtt_ms, now) and port.bpdu is not None:
             self._evaluate(port, now)
 
     def heard(self, peer_id: bytes, now: float) -> None:
@@ -206,7 +208,7 @@ class Tree:
         if port is None:
             return
         self._wake(now)
-        port.heard_at = now
+        port.touch(now)
         if port is self._parent:
             limit = port.bpdu_at + self.config.feasibility_expiry_s - self.config.max_age_s
             port.fresh_at = max(port.fresh_at, min(now, limit))
@@ -257,7 +259,6 @@ class Tree:
 
     def _bpdu_for(self, port: Port, now: float) -> Bpdu:
         port.number_out = (port.number_out + 1) & _U32
-        port.sent_at = now
         request, port.request = port.request, None
         age_ms = 0
         if self._parent is not None:

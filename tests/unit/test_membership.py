@@ -427,6 +427,17 @@ def test_an_address_that_is_a_linked_peer_is_remembered() -> None:
     assert set(dials(one.until(60.3))) == {place(1), place(90)}
 
 
+def test_an_address_of_a_peer_about_to_be_linked_is_tried_again_when_it_is_not() -> None:
+    one = Subject(seeds=(place(1), place(2)))
+    one.hear(90, 0.1)
+    one.membership.address_is_peer(place(1), HIGH, 0.2)  # another connection's handshake has begun
+    one.membership.address_is_peer(place(2), bid(91), 0.2)  # the same, of a broker not known yet
+    assert {place(1), place(2)} <= set(dials(one.until(1.0)))
+    one.membership.address_is_peer(place(1), HIGH, 1.0)
+    one.membership.link_up(HIGH, 1, place(90), 1.01)
+    assert place(1) not in dials(one.until(30.0))
+
+
 def test_an_announcement_resets_the_backoff() -> None:
     one = Subject()
     one.hear(90, 0.1)
@@ -522,6 +533,7 @@ def test_gossip_of_what_cannot_be_dialled_from_here() -> None:
     one = Subject()
     near, far = Address("127.0.0.1", 1883), Address("10.0.0.7", 1883)
     addresses = [Address("127.0.0.1", 1884), Address("0.0.0.0", 1884), place(90), OWN.address, Address("10.0.0.1", 0)]
+    one.membership.member_learnt(HIGH, 1, [Address("two\nlines", 1)], 0.1)
     one.membership.member_learnt(HIGH, 1, addresses, 0.1, via=far)
     assert one.membership.members(0.1)[0][2] == (place(90),)
     one.membership.member_learnt(bid(91), 1, addresses[:2], 0.1, via=near)

@@ -1,0 +1,267 @@
+"""How fast a federation of real processes agrees on a tree and repairs it: `python -m bench.converge`.
+
+Each round starts the brokers on free loopback ports and measures, by a wall clock:
+
+* start: from before the first process is started until every broker is in state runtime, under one root, every link up and
+  both ends agreed (asked over each broker's admin port);
+* crash: from kill -9 of the root until a message published after it on one survivor has reached a subscriber on every other;
+* silence: the same from SIGSTOP of the root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.wire import Connack, Connect, Decoder, Packet, Publish, Suback, Subscribe, SubscriptionRequest, encode_packet
+
+PROBE = 0.005
+"""s between two probes."""
+PATIENCE = 30.0
+"""s; after it a phase counts as failed and is printed as such."""
+
+
+class ConvergeError(Exception):
+    """A phase did not end within PATIENCE."""
+
+
+@dataclass
+class Broker:
+    """One broker process."""
+
+    port: int
+    admin: int
+    process: asyncio.subprocess.Process
+
+
+@dataclass
+class Probe:
+    """A client of one broker: publishes numbered messages or notes the newest that came."""
+
+    port: int
+    newest: int = -1
+    waiting: dict[type, asyncio.Future[Packet]] = field(default_factory=dict)
+    writer: asyncio.StreamWriter | None = None
+    reading: asyncio.Task[None] | None = None
+
+    async def open(self, topic: str | None) -> None:
+        """Connect, and subscribe when there is a topic."""
+        reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.reading = asyncio.create_task(self._read(reader))
+        await self._ask(Connect("MQTT", 4, True, 0, f"probe-{self.port}-{topic is None}"), Connack)
+        if topic is not None:
+            await self._ask(Subscribe(1, [SubscriptionRequest(topic, 0)]), Suback)
+
+    async def _ask(self, packet: Packet, answer: type) -> None:
+        assert self.writer is not None
+        future = self.waiting[answer] = asyncio.get_running_loop().create_future()
+        self.writer.write(encode_packet(packet, 4))
+        await asyncio.wait_for(future, PATIENCE)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        decoder = Decoder(4)
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                for packet in decoder.receive(data):
+                    if isinstance(packet, Publish):
+                        self.newest = max(self.newest, int(packet.payload))
+                    elif (future := self.waiting.get(type(packet))) is not None and not future.done():
+                        future.set_result(packet)
+
+    def publish(self, topic: str, number: int) -> None:
+        """Publish one probe at QoS 0."""
+        assert self.writer is not None
+        self.writer.write(encode_packet(Publish(topic, str(number).encode()), 4))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self.writer is not None:
+            self.writer.close()
+        if self.reading is not None:
+            self.reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.reading
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def start(port: int, admin: int, cluster: str) -> Broker:
+    """Start one broker with default settings."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "broker.cli", "run", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
+        "--cluster", cluster, "--log-level", "error", stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    return Broker(port, admin, process)
+
+
+async def state_of(broker: Broker) -> dict[str, Any] | None:
+    """Ask a broker's admin port for its view; None while it does not answer."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.admin)
+    except OSError:
+        return None
+    try:
+        writer.write(b"GET /api/federation HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 2)
+        state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+        return state
+    except (OSError, IndexError, ValueError, TimeoutError):
+        return None
+    finally:
+        writer.close()
+
+
+def agreed(states: list[dict[str, Any] | None]) -> bool:
+    """Whether these views are those of one tree that everybody is in."""
+    known = [s for s in states if s is not None]
+    if len(known) < len(states) or len({s["root"] for s in known}) != 1:
+        return False
+    peers = {s["id"] for s in known}
+    for state in known:
+        up = {link["peer"]: link for link in state["links"] if link["up"]}
+        if state["state"] != "runtime" or set(up) != peers - {state["id"]}:
+            return False
+        if state["id"] == state["root"]:
+            if state["parent"] is not None:
+                return False
+        elif state["parent"] not in up or up[state["parent"]]["role"] != "root":
+            return False
+    return True
+
+
+async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
+    """Poll until the brokers agree; returns their views."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        states = [await state_of(broker) for broker in brokers]
+        if agreed(states):
+            return [s for s in states if s is not None]
+        await asyncio.sleep(0.01)
+    raise ConvergeError("no agreement")
+
+
+async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -> float:
+    """Probe from the first survivor to all others, strike, and return the s until a later probe reached everybody."""
+    topic = "converge/probe"
+    publisher = Probe(survivors[0].port)
+    subscribers = [Probe(broker.port) for broker in survivors[1:]]
+    await publisher.open(None)
+    for subscriber in subscribers:
+        await subscriber.open(topic)
+    try:
+        number = 0
+        struck: float | None = None
+        first_after = 0
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if struck is None and all(s.newest >= 20 for s in subscribers):
+                first_after = number
+                struck = time.monotonic()
+                strike()
+            publisher.publish(topic, number)
+            number += 1
+            await asyncio.sleep(PROBE)
+            if struck is not None and all(s.newest >= first_after for s in subscribers):
+                return time.monotonic() - struck
+        raise ConvergeError("no message came through")
+    finally:
+        for probe in (publisher, *subscribers):
+            await probe.close()
+
+
+async def measure(count: int, number: int) -> dict[str, float]:
+    """Run one round."""
+    ports = free_ports(2 * count)
+    cluster = f"converge-{os.getpid()}-{number}"
+    result = {}
+    brokers: list[Broker] = []
+    try:
+        began = time.monotonic()
+        for index in range(count):
+            brokers.append(await start(ports[2 * index], ports[2 * index + 1], cluster))
+        states = await until_agreed(brokers)
+        result["start"] = time.monotonic() - began
+        root = root_of(brokers, states)
+        survivors = [b for b in brokers if b is not root]
+        result["silence"] = await until_delivered(survivors, lambda: root.process.send_signal(signal.SIGSTOP))
+        root.process.send_signal(signal.SIGCONT)
+        states = await until_agreed(brokers)
+        root = root_of(brokers, states)
+        survivors = [b for b in brokers if b is not root]
+        result["crash"] = await until_delivered(survivors, root.process.kill)
+    finally:
+        for broker in brokers:
+            if broker.process.returncode is None:
+                with suppress(ProcessLookupError):
+                    broker.process.kill()
+            await broker.process.wait()
+    return result
+
+
+def root_of(brokers: list[Broker], states: list[dict[str, Any]]) -> Broker:
+    """Return the process that is root."""
+    return brokers[[s["id"] == s["root"] for s in states].index(True)]
+
+
+def report(results: list[dict[str, float]], failures: list[str], count: int) -> str:
+    """Format the table."""
+    rows = [("start", "start of all to one agreed tree", 1.5), ("crash", "kill -9 of the root to the next message", 0.3)]
+    rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
+    lines = [f"{count} brokers, {len(results)} rounds, {os.cpu_count()} cores; seconds", ""]
+    lines.append(f"| {'what':40} | target | median |    min |    max |")
+    lines.append(f"|{'-' * 42}|--------|--------|--------|--------|")
+    for key, title, target in rows:
+        values = [r[key] for r in results if key in r]
+        if values:
+            figures = (statistics.median(values), min(values), max(values))
+            lines.append(f"| {title:40} | {target:6.1f} |" + "".join(f" {v:6.3f} |" for v in figures))
+    lines += ["", *failures]
+    return "\n".join(lines)
+
+
+async def run(count: int, rounds: int) -> int:
+    """Run all rounds and print the table; returns the exit code."""
+    results, failures = [], []
+    for number in range(rounds):
+        try:
+            results.append(await measure(count, number))
+            print(f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()), flush=True)
+        except ConvergeError as error:
+            failures.append(f"round {number + 1} failed: {error}")
+            print(failures[-1], flush=True)
+    print(report(results, failures, count))
+    return 1 if failures else 0
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.converge", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--brokers", type=int, default=5, metavar="N")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N")
+    options = parser.parse_args()
+    return asyncio.run(run(options.brokers, options.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

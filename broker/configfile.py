@@ -1,0 +1,156 @@
+"""A configuration file: YAML in, values out, and the line of every key for whoever has to mend it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+MAX_FILE = 1024 * 1024
+"""bytes; a configuration is some hundred lines, a larger file is not one."""
+
+_MAX_DEPTH = 6  # keys below this are a plugin's own; their lines are not kept
+
+KeyPath = tuple[str, ...]
+
+
+class ConfigError(ValueError):
+    """Input that cannot be used; the text is one line that names it."""
+
+
+class ConfigFile:
+    """The mapping that a YAML file holds."""
+
+    __slots__ = ("_lines", "data", "path")
+
+    def __init__(self, path: str, data: dict[str, Any], lines: dict[KeyPath, int]) -> None:
+        self.path = path
+        self.data = data
+        self._lines = lines
+
+    @classmethod
+    def read(cls, path: str) -> ConfigFile:
+        """Read a file. Raises ConfigError with one line that names the file and, where there is one, the line."""
+        return cls.parse(path, read_text(path))
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> ConfigFile:
+        """Parse the text of a file: one document of plain YAML, tags that build objects refused."""
+        import yaml
+
+        loader: yaml.SafeLoader | None = None
+        try:
+            loader = yaml.SafeLoader(text)  # refuses characters that cannot be printed
+            node = loader.get_single_node()
+            data = loader.construct_document(node) if node is not None else None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f":{mark.line + 1}" if mark is not None else ""
+            raise ConfigError(f"{path}{line}: {_one_line(error.problem or error.context or 'not YAML')}") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: {_one_line(str(error))}") from None
+        except RecursionError:
+            raise ConfigError(f"{path}: nested too deeply") from None
+        except ValueError as error:  # a date or a number that looks like one and is none
+            raise ConfigError(f"{path}: {_one_line(str(error))}") from None
+        finally:
+            if loader is not None:
+                loader.dispose()
+        if data is None:
+            data = {}
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path}:1: expected keys and values, not {kind_of(data)}")
+        lines: dict[KeyPath, int] = {}
+        _note_lines(node, (), lines)
+        return cls(path, data, lines)
+
+    def where(self, key_path: KeyPath) -> str:
+        """Return "FILE:LINE: KEY" of a key, or of the closest one above it that is in the file."""
+        for length in range(len(key_path), 0, -1):
+            line = self._lines.get(key_path[:length])
+            if line is not None:
+                return f"{self.path}:{line}: {'.'.join(key_path)}"
+        return f"{self.path}: {'.'.join(key_path)}"
+
+    def fail(self, key_path: KeyPath, reason: str) -> NoReturn:
+        """Raise ConfigError about a key."""
+        raise ConfigError(f"{self.where(key_path)}: {_one_line(reason)}")
+
+    def section(self, key_path: KeyPath, known: Iterable[str]) -> dict[str, Any]:
+        """Return the mapping at `key_path`, its hyphens as underscores, keys checked against `known`; {} when it is not there.
+
+        Raises ConfigError for a key that is not known or is there twice in both spellings.
+        """
+        value: Any = self.data
+        for key in key_path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.fail(key_path, f"expected keys and values, not {kind_of(value)}")
+        names = list(known)
+        found: dict[str, Any] = {}
+        for key, entry in value.items():
+            name = key.replace("-", "_") if isinstance(key, str) else key
+            if name not in names:
+                close = difflib.get_close_matches(str(name), names, 1)
+                hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else ""
+                self.fail((*key_path, str(key)), f"unknown key{hint}")
+            if name in found:
+                self.fail((*key_path, key), "is there twice")
+            found[name] = entry
+        return found
+
+
+def read_text(path: str) -> str:
+    """Read a text file of at most MAX_FILE bytes. Raises ConfigError with one line that names it."""
+    try:
+        with Path(path).open("rb") as stream:
+            raw = stream.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:  # a NUL in the name
+        raise ConfigError(f"cannot read {path!r}: not a file name") from None
+    if len(raw) > MAX_FILE:
+        raise ConfigError(f"{path}: larger than {MAX_FILE} bytes")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
+
+
+def kind_of(value: object) -> str:
+    """Say what a YAML value is, for people."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "yes or no"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text {value!r}" if len(value) <= 60 else "a text"
+        case list():
+            return "a list"
+        case dict():
+            return "keys and values"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    """Note the line of every key under a YAML node. The depth bounds what aliases could make of it."""
+    pairs = getattr(node, "value", None)
+    if type(node).__name__ != "MappingNode" or not isinstance(pairs, list) or len(path) >= _MAX_DEPTH or len(lines) > 10_000:
+        return
+    for key, value in pairs:
+        if isinstance(key.value, str):
+            below = (*path, key.value)
+            lines[below] = key.start_mark.line + 1
+            _note_lines(value, below, lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

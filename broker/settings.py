@@ -1,0 +1,380 @@
+"""What a broker is told by flags, environment, file and default - in this order of precedence (design section 6)."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker.config import NodeConfig
+from broker.configfile import ConfigError, ConfigFile, kind_of
+from discovery.address import Address, is_loopback, is_wildcard, parse_address
+from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
+from discovery.multicast import GROUP, PORT, interfaces_for
+from discovery.static import parse_seeds, split_seeds
+
+MIN_SECRET = 8
+"""bytes; a shorter cluster secret is guessed faster than it is typed."""
+MAX_SECRET = 4096
+"""bytes; a longer one is some other file."""
+
+DISCOVERIES = ("multicast", "static", "dns", "off")
+ROUTINGS = ("flood", "interest", "topic")
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_BIND = "0.0.0.0:1883"
+
+
+@dataclass(slots=True)
+class FederationSettings:
+    """What a broker needs to be one of many. Times in s."""
+
+    name: str = ""
+    host: str = "127.0.0.1"
+    """Advertised, and the tie-breaker of the tree: concrete, never a wildcard."""
+    port: int = 1883
+    announce_host: str | None = None
+    """What announcements say; "" means the address that they come from. None: `host`."""
+    id: bytes = b"\0" * 8
+    boot: int = 1
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    discovery: str = "multicast"
+    seeds: tuple[tuple[str, int], ...] = ()
+    """Literal IP addresses."""
+    seed_names: tuple[tuple[str, int], ...] = ()
+    """Host names, to be resolved again and again."""
+    multicast_group: str = GROUP
+    multicast_port: int = PORT
+    interfaces: tuple[str, ...] | None = None
+    """IPv4 addresses of the interfaces for multicast; None: all that are up."""
+    routing: str = "flood"
+    capability: float = 1.0
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    td: float = 0.4
+
+    def node_config(self) -> NodeConfig:
+        """Return the part that the node wants."""
+        return NodeConfig(
+            id=self.id,
+            boot=self.boot,
+            name=self.name,
+            host=self.host,
+            port=self.port,
+            announce_host=self.announce_host,
+            cluster=self.cluster,
+            secret=self.secret,
+            discovery=self.discovery,
+            seeds=self.seeds,
+            routing=self.routing,
+            capability=self.capability,
+            hello=self.hello,
+            link_timeout=self.link_timeout,
+            td=self.td,
+        )
+
+
+@dataclass(slots=True)
+class RunSettings:
+    """Everything that `mqttree run` was told, read and checked. None: not said."""
+
+    file: ConfigFile | None = None
+    listen: str | None = None
+    name: str | None = None
+    data_dir: Path | None = None
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    discovery: str = "multicast"
+    seed: tuple[Address, ...] = ()
+    advertise: Address | None = None
+    routing: str = "flood"
+    admin: Address | None = None
+    log_level: str = "info"
+    capability: float | None = None
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    td: float = 0.4
+    multicast_group: str = GROUP
+    multicast_port: int = PORT
+    interfaces: tuple[str, ...] | None = None
+
+    def federation(
+        self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
+    ) -> FederationSettings:
+        """Work out the settings of a broker whose links come in at `bind`.
+
+        `own_host` is asked for this machine's address when `bind` is a wildcard; `capability` is the measured one.
+        """
+        interfaces: tuple[str, ...] | None = None
+        announce_host: str | None = None
+        host = bind.host
+        if is_wildcard(host):
+            # the right address depends on who asks: an announcement is answered to where it came from
+            host, announce_host = own_host(), ""
+        elif is_loopback(host):
+            host = "127.0.0.1" if host == "localhost" else host
+            interfaces = ("127.0.0.1",)
+        else:
+            found = interfaces_for(host)
+            interfaces = tuple(found) if found is not None else None
+        port = bind.port
+        if self.advertise is not None:
+            host, port = self.advertise
+            announce_host = None
+        literals, names = split_seeds(self.seed if self.discovery != "off" else ())
+        return FederationSettings(
+            name=self.name if self.name is not None else default_name(port),
+            host=host,
+            port=port,
+            announce_host=announce_host,
+            id=id,
+            boot=boot,
+            cluster=self.cluster,
+            secret=self.secret,
+            discovery=self.discovery,
+            seeds=tuple((seed.host, seed.port) for seed in literals),
+            seed_names=tuple((seed.host, seed.port) for seed in names),
+            multicast_group=self.multicast_group,
+            multicast_port=self.multicast_port,
+            interfaces=self.interfaces if self.interfaces is not None else interfaces,
+            routing=self.routing,
+            capability=self.capability if self.capability is not None else capability,
+            hello=self.hello,
+            link_timeout=self.link_timeout,
+            td=self.td,
+        )
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> RunSettings:
+    """Put flags over environment over file over default. Keys of `flags` have underscores, None means not given.
+
+    Raises ConfigError with one line that names the flag, the variable, or the file, its line and key.
+    """
+    config = flags.get("config")
+    if config is None:
+        config = environment.get("MQTTREE_CONFIG") or None
+    file = ConfigFile.read(config) if config is not None else None
+    section = file.section(("federation",), OPTIONS) if file is not None else {}
+    settings = RunSettings(file=file)
+    for name, option in OPTIONS.items():
+        variable = f"MQTTREE_{name.upper()}"
+        value: Any
+        if flags.get(name) is not None:
+            value, where = flags[name], f"--{name.replace('_', '-')}"
+        elif option.flag and environment.get(variable):  # containers set variables to nothing to mean nothing
+            value, where = environment[variable], variable
+        elif file is not None and section.get(name) is not None:
+            key = name if name in file.data["federation"] else name.replace("_", "-")
+            value, where = section[name], file.where(("federation", key))
+        else:
+            continue
+        try:
+            setattr(settings, option.field or name, option.read(value))
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return settings
+
+
+def split_bind(text: str, default_port: int = 1883) -> Address:
+    """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST" or "".
+
+    The host is "" for every interface. Raises ValueError with one clear line.
+    """
+    trimmed = text.strip()
+    if trimmed.isascii() and trimmed.isdecimal():
+        trimmed = f":{trimmed}"
+    if not trimmed or trimmed.startswith(":") and trimmed.count(":") == 1:
+        port = parse_address(f"0.0.0.0{trimmed if trimmed != ':' else ''}", default_port).port
+        return Address("", port)
+    return parse_address(trimmed, default_port)
+
+
+def default_name(port: int) -> str:
+    """Return what a broker is called that was given no name: the machine and, as there may be several, the port."""
+    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][:MAX_NAME - 8]
+    if not host.isascii():
+        host = ""
+    return f"{host or 'broker'}:{port}"
+
+
+def first_address() -> str:
+    """Return this machine's first IPv4 address that is up and not loopback, else 127.0.0.1."""
+    import psutil
+
+    try:
+        stats = psutil.net_if_stats()
+        for name, addresses in psutil.net_if_addrs().items():
+            if name in stats and stats[name].isup:
+                for entry in addresses:
+                    if entry.family == 2 and not is_loopback(entry.address):  # AF_INET
+                        return str(entry.address)
+    except (OSError, psutil.Error):
+        pass
+    return "127.0.0.1"
+
+
+# ------------------------------------------------------------------ readers: a text or a YAML value -> what it means
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, not {kind_of(value)}" + ("; put it in quotes" if _plain(value) else ""))
+    return value
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _choice(*choices: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value is False and "off" in choices:  # what YAML makes of a bare `off`
+            return "off"
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+def _routing(value: object) -> str:
+    chosen = _choice(*ROUTINGS)(value)
+    if chosen != "flood":
+        raise ValueError(f"not yet: {chosen!r}; this version has flood")
+    return chosen
+
+
+def _bind(value: object) -> str:
+    text = str(value) if type(value) is int else _text(value)
+    split_bind(text)
+    return text.strip()
+
+
+def _address(value: object) -> Address:
+    address = parse_address(_text(value))
+    if is_wildcard(address.host):
+        raise ValueError(f"address {value!r}: others have to be told one address that is reachable")
+    return address
+
+
+def _admin(value: object) -> Address:
+    found = split_bind(str(value) if type(value) is int else _text(value), 8080)
+    return Address(found.host or "0.0.0.0", found.port)
+
+
+def _seeds(value: object) -> tuple[Address, ...]:
+    texts = value if isinstance(value, list) else [value]
+    try:
+        return tuple(parse_seeds([_text(text) for text in texts]))
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("seed: ")) from None
+
+
+def _bounded(what: str, limit: int) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        if not text.strip():
+            raise ValueError(f"{what} is empty")
+        check_text(what, text, limit)
+        return text
+
+    return read
+
+
+def _path(value: object) -> Path:
+    text = _text(value)
+    if not text or "\0" in text:
+        raise ValueError(f"{text!r} is not a file name")
+    return Path(text)
+
+
+def _secret(value: object) -> bytes:
+    path = _path(value)
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_SECRET + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    secret = raw.rstrip(b"\r\n")
+    if not secret:
+        raise ValueError(f"{path} is empty")
+    if len(secret) < MIN_SECRET:
+        raise ValueError(f"{path} has {len(secret)} bytes, a cluster secret needs {MIN_SECRET} at least")
+    if len(raw) > MAX_SECRET:
+        raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
+    return secret
+
+
+def _number(low: float, high: float, unit: str = "") -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, not {kind_of(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value:g} is not between {low:g} and {high:g}{unit}")
+        return float(value)
+
+    return read
+
+
+def _port(value: object) -> int:
+    if type(value) is not int or not 0 < value < 65536:
+        raise ValueError(f"{value!r} is not a port number from 1 to 65535")
+    return value
+
+
+def _group(value: object) -> str:
+    text = _text(value)
+    parts = text.split(".")
+    numbers = [int(part) if part.isascii() and part.isdecimal() and len(part) <= 3 else 256 for part in parts]
+    if len(numbers) != 4 or max(numbers) > 255 or not 224 <= numbers[0] <= 239:
+        raise ValueError(f"{text!r} is not an IPv4 multicast address")
+    return ".".join(map(str, numbers))
+
+
+def _interfaces(value: object) -> tuple[str, ...]:
+    found = []
+    for entry in value if isinstance(value, list) else [value]:
+        host = parse_address(_text(entry)).host
+        if interfaces_for(host) != [host]:
+            raise ValueError(f"{entry!r} is not the IPv4 address of an interface")
+        found.append(host)
+    if not found:
+        raise ValueError("the list is empty")
+    return tuple(found)
+
+
+class Option(NamedTuple):
+    """One thing that can be set: how its value is read, whether it is a flag and a variable too, and its field."""
+
+    read: Callable[[object], Any]
+    flag: bool = True
+    field: str = ""
+
+
+OPTIONS: dict[str, Option] = {
+    "listen": Option(_bind),
+    "name": Option(_bounded("name", MAX_NAME)),
+    "data_dir": Option(_path),
+    "cluster": Option(_bounded("cluster name", MAX_CLUSTER)),
+    "secret_file": Option(_secret, field="secret"),
+    "discovery": Option(_choice(*DISCOVERIES)),
+    "seed": Option(_seeds),
+    "advertise": Option(_address),
+    "routing": Option(_routing),
+    "admin": Option(_admin),
+    "log_level": Option(_choice(*LEVELS)),
+    "capability": Option(_number(0.0, 1e8), flag=False),
+    "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
+    "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
+    "td": Option(_number(0.01, 3600.0, " s"), flag=False),
+    "multicast_group": Option(_group, flag=False),
+    "multicast_port": Option(_port, flag=False),
+    "interfaces": Option(_interfaces, flag=False),
+}
+"""Keys of the file's `federation:` section, with underscores; those with `flag` are flags and MQTTREE_ variables as well.
+
+Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service of that name.
+"""
