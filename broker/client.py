@@ -115,9 +115,13 @@ class Client:
                 if raw is not None:
                     self._deliver_run(raw, data[begin:position], messages)
                     raw = previous = None
-                if fast and self._acknowledged_publish(first, data, body, end):
-                    position = end
-                    continue
+                if fast:
+                    if first == 0x40 and length == 2:
+                        position = self._pubacks(data, position, size)
+                        continue
+                    if first == 0x32 and length > 4 and self._publish_qos1(data, position, body, end):
+                        position = end
+                        continue
                 self._packet(first, data[body:end])
                 position = end
                 if conn.closing or conn.closed or conn.waiting:
@@ -155,12 +159,22 @@ class Client:
             node.relay.forward_run(chunk, start - position, packet, self.version)
         return after
 
-    def _acknowledged_publish(self, first: int, data: bytes, body: int, end: int) -> bool:
-        """Handle the common QoS 1 packets: a PUBLISH without properties to a known topic, a PUBACK. False: not one of these."""
-        if first == 0x40:
-            return end - body == 2 and self.session.acknowledged(data[body] << 8 | data[body + 1])
-        if first != 0x32 or end - body < 5:
-            return False
+    def _pubacks(self, data: bytes, position: int, size: int) -> int:
+        """Take a run of PUBACKs without reason code; returns where it ends. Unknown identifiers are ignored (MQTT-4.3.2-3)."""
+        session = self.session
+        inflight = session.inflight
+        while position + 4 <= size and data[position] == 0x40 and data[position + 1] == 2:
+            packet_id = data[position + 2] << 8 | data[position + 3]
+            outgoing = inflight.get(packet_id)
+            if outgoing is not None and outgoing.qos == 1:
+                del inflight[packet_id]
+            position += 4
+        if session.queue:
+            session.pump()
+        return position
+
+    def _publish_qos1(self, data: bytes, position: int, body: int, end: int) -> bool:
+        """Handle a QoS 1 PUBLISH without properties to a topic with a known route. False: it is not one of these."""
         start = body + 2 + (data[body] << 8 | data[body + 1])
         payload = start + 2
         if payload > end:
@@ -176,6 +190,8 @@ class Client:
             return False
         node = self.node
         message = Message(topic, data[payload:end], 1, False, b"", None, self.session)
+        # A receiver of the same version gets the very bytes but for the packet identifier.
+        message.cache = {self.version << 3 | 2: (data[position:start], data[start + 2 : end])}
         node.counters.published += 1
         node.fanout.deliver(route, message)
         if route.forward and node.federated:

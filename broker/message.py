@@ -13,7 +13,7 @@ class Message:
     """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
     no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
 
-    __slots__ = ("_cache", "created", "expires_at", "payload", "properties", "qos", "retain", "sender", "topic")
+    __slots__ = ("cache", "expires_at", "payload", "properties", "qos", "retain", "sender", "topic")
 
     def __init__(  # the hot path makes one of these per QoS 1 or 2 message: positional, no defaults to fill in
         self,
@@ -32,7 +32,7 @@ class Message:
         self.properties = properties
         self.expires_at = expires_at
         self.sender = sender
-        self._cache: dict[int, tuple[bytes, bytes]] | None = None
+        self.cache: dict[int, tuple[bytes, bytes]] | None = None
 
     def halves(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
         """Return (up to the packet identifier, from behind it) of the PUBLISH for this version and QoS, made once.
@@ -40,11 +40,11 @@ class Message:
         Only for a message that does not expire; see `packet`.
         """
         key = version << 3 | qos << 1 | retain
-        cache = self._cache
+        cache = self.cache
         if cache is None:
-            cache = self._cache = {}
-        elif key in cache:
-            return cache[key]
+            cache = self.cache = {}
+        elif (found := cache.get(key)) is not None:
+            return found
         halves = cache[key] = encode_halves(
             self.topic, self.payload, version, qos, retain, self.properties if version == 5 else b""
         )

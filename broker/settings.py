@@ -186,7 +186,7 @@ def split_bind(text: str, default_port: int = 1883) -> Address:
     trimmed = text.strip()
     if trimmed.isascii() and trimmed.isdecimal():
         trimmed = f":{trimmed}"
-    if not trimmed or trimmed.startswith(":") and trimmed.count(":") == 1:
+    if not trimmed or (trimmed.startswith(":") and trimmed.count(":") == 1):
         port = parse_address(f"0.0.0.0{trimmed if trimmed != ':' else ''}", default_port).port
         return Address("", port)
     return parse_address(trimmed, default_port)
@@ -194,7 +194,7 @@ def split_bind(text: str, default_port: int = 1883) -> Address:
 
 def default_name(port: int) -> str:
     """Return what a broker is called that was given no name: the machine and, as there may be several, the port."""
-    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][:MAX_NAME - 8]
+    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][: MAX_NAME - 8]
     if not host.isascii():
         host = ""
     return f"{host or 'broker'}:{port}"

@@ -33,7 +33,7 @@ from broker.wire.packets import (
     Will,
 )
 from broker.wire.properties import Properties, Property, decode_properties
-from broker.wire.strings import SHARE_PREFIX, check_topic_filter, check_topic_name, read_binary, read_string, shorten
+from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, read_string, shorten
 
 _A = TypeVar("_A", Puback, Pubrec, Pubrel, Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]
@@ -186,9 +186,9 @@ def decode_pubcomp(first: int, body: bytes, version: int) -> Pubcomp:
 def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
     """Decode a SUBSCRIBE.
 
-    Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for a bad one (0x8F), for QoS 3 or Retain Handling 3
-    in MQTT 5 and for No Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved options
-    (MQTT-3.8.3-5; MQTT-3.8.3-4 of 3.1.1).
+    Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in MQTT 5 and for No
+    Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved options (MQTT-3.8.3-5; MQTT-3.8.3-4 of
+    3.1.1). Whether a filter is well formed is not looked at: one bad filter is refused in the SUBACK, beside good ones.
     """
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
@@ -199,7 +199,6 @@ def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
     end = len(body)
     while pos < end:
         topic_filter, pos = read_string(body, pos)
-        check_topic_filter(topic_filter)
         if pos >= end:
             raise MalformedPacket("SUBSCRIBE is truncated before the options of a filter")
         filters.append(_read_options(topic_filter, body[pos], version))
@@ -220,7 +219,7 @@ def decode_suback(first: int, body: bytes, version: int) -> Suback:
 
 
 def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
-    """Decode an UNSUBSCRIBE. Raises ProtocolViolation for no filter (MQTT-3.10.3-2) and for a bad one (0x8F)."""
+    """Decode an UNSUBSCRIBE. Raises ProtocolViolation for no filter (MQTT-3.10.3-2); a filter may be ill-formed."""
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
@@ -229,7 +228,6 @@ def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
     filters: list[str] = []
     while pos < len(body):
         topic_filter, pos = read_string(body, pos)
-        check_topic_filter(topic_filter)
         filters.append(topic_filter)
     if not filters:
         raise ProtocolViolation("UNSUBSCRIBE has no Topic Filter")

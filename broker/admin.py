@@ -1,0 +1,270 @@
+"""HTTP for people and machines that look after a broker: /healthz, /metrics, /api/federation (design section 6).
+
+A small server of its own: GET only, no bodies, every size, time and number bounded (RFC 9112).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.metrics import metrics
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+MAX_HEADER = 8 * 1024
+"""bytes of one request; a browser's with all its cookies fits. More: 431."""
+HEADER_TIMEOUT = 5.0
+"""s from the first byte of a request to its end; slower: 408."""
+IDLE_TIMEOUT = 60.0
+"""s between two requests of a connection; a scraper comes back within a minute."""
+MAX_CONNECTIONS = 64
+"""connections; one more ends the one that has been idle for longest, else gets 503."""
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+Answer = tuple[int, str, str]
+"""Status, content type, text."""
+
+
+class Admin:
+    """The server around one node."""
+
+    def __init__(self, node: Node, version: str = "") -> None:
+        self.node = node
+        self.version = version
+        self.connections: dict[AdminProtocol, None] = {}  # in order of last use
+        self.loop = asyncio.get_running_loop()
+        self._started = self.loop.time()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises OSError."""
+        self._server = await self.loop.create_server(lambda: AdminProtocol(self), host, port, backlog=64, reuse_address=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def answer(self, path: str) -> Answer:
+        """Return what stands at a path."""
+        match path:
+            case "/healthz":
+                return 200, "text/plain", "ok\n"
+            case "/metrics":
+                return 200, "text/plain; version=0.0.4", metrics(self.node, self.version)
+            case "/api/federation":
+                return 200, "application/json", json.dumps(self.state()) + "\n"
+            case "/":
+                return 200, "text/plain", "/healthz\n/metrics\n/api/federation\n"
+            case _:
+                return 404, "text/plain", "not found\n"
+
+    def state(self) -> dict[str, Any]:
+        """The federation as this broker sees it, and what else is known of the broker."""
+        node = self.node
+        federation = node.federation
+        now = self.loop.time()
+        members = [
+            {
+                "id": broker_id.hex(),
+                "name": federation.membership.name_of(broker_id),
+                "boot": boot,
+                "addresses": [str(address) for address in addresses],
+                "alive": alive,
+            }
+            for broker_id, boot, addresses, alive in federation.membership.members(now)
+        ]
+        return federation.state() | {
+            "version": self.version,
+            "uptime_s": round(now - self._started, 3),
+            "connections": len(node.connections),
+            "sessions": len(node.sessions),
+            "retained": len(node.retained),
+            "members": sorted(members, key=lambda member: str(member["id"])),
+        }
+
+    def make_room(self) -> bool:
+        """End the connection that has been idle for longest when there are too many; False: all are busy."""
+        if len(self.connections) < MAX_CONNECTIONS:
+            return True
+        for connection in self.connections:
+            if connection.idle:
+                del self.connections[connection]
+                connection.transport.close()
+                return True
+        return False
+
+
+class AdminProtocol(asyncio.Protocol):
+    """One HTTP connection: requests one after another, answered at once."""
+
+    __slots__ = ("_admin", "_buffer", "_closing", "_paused", "_timer", "transport")
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._buffer = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._paused = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._buffer and not self._paused
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a request."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        if not self._admin.make_room():
+            self._closing = True
+            self._send(503, "text/plain", "too many connections\n", True)
+            return
+        self._admin.connections[self] = None
+        self._arm(HEADER_TIMEOUT)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._admin.connections.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; answer every request that is complete."""
+        if self._closing:
+            return
+        if not self._buffer:
+            self._arm(HEADER_TIMEOUT)
+        self._buffer += data
+        self._serve()
+
+    def pause_writing(self) -> None:
+        """Read and answer no more: the peer does not take what it asked for."""
+        self._paused = True
+        self.transport.pause_reading()
+        self._arm(HEADER_TIMEOUT)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._paused = False
+        if not self._closing:
+            self.transport.resume_reading()
+            self._serve()
+
+    def _serve(self) -> None:
+        while not self._closing and not self._paused:
+            self._buffer = self._buffer.lstrip(b"\r\n")  # RFC 9112 2.2: empty lines before a request are skipped
+            head, found, rest = self._buffer.partition(b"\r\n\r\n")
+            if len(head) > MAX_HEADER:
+                self._refuse(431, "request header is too large\n")
+            elif not found:
+                if not self._buffer:
+                    self._arm(IDLE_TIMEOUT)
+                return
+            else:
+                self._buffer = rest
+                self._request(head)
+
+    def _request(self, head: bytes) -> None:
+        connections = self._admin.connections
+        connections.pop(self, None)
+        connections[self] = None  # the last in the order of use
+        parsed = parse_request(head)
+        if isinstance(parsed, int):
+            self._refuse(parsed, f"{_REASONS[parsed].lower()}\n")
+            return
+        method, path, keep = parsed
+        if method != "GET":
+            self._refuse(405, "GET only\n", "Allow: GET\r\n")
+            return
+        status, kind, text = self._admin.answer(path)
+        self._send(status, kind, text, not keep)
+
+    def _refuse(self, status: int, text: str, headers: str = "") -> None:
+        """Answer and close: where the next request begins is not known any more."""
+        self._buffer = b""
+        self._send(status, "text/plain", text, True, headers)
+
+    def _send(self, status: int, kind: str, text: str, last: bool, headers: str = "") -> None:
+        body = text.encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n{headers}"
+            f"Connection: {'close' if last else 'keep-alive'}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        if last:
+            self._closing = True
+            self.transport.close()
+            # a peer that does not read what is left must not hold the connection for ever
+            self._arm(HEADER_TIMEOUT)
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._admin.loop.call_later(seconds, self._timed_out)
+
+    def _timed_out(self) -> None:
+        if self._closing or self._paused:
+            self.transport.abort()
+        elif self._buffer:
+            self._refuse(408, "request was not complete in time\n")
+        else:
+            self._closing = True
+            self.transport.close()
+
+
+def parse_request(head: bytes) -> tuple[str, str, bool] | int:
+    """Read a request's head: (method, path, whether the connection stays open), or the status that refuses it."""
+    line, *fields = head.split(b"\r\n")
+    words = line.split(b" ")
+    if len(words) != 3 or not words[0] or not _TOKEN.issuperset(words[0]):
+        return 400
+    method, target, protocol = words
+    if not protocol.startswith(b"HTTP/") or len(protocol) != 8:
+        return 400
+    if protocol not in (b"HTTP/1.1", b"HTTP/1.0"):
+        return 505
+    if not target.isascii() or any(byte <= 32 or byte == 127 for byte in target):
+        return 400
+    if target.lower().startswith(b"http://"):
+        target = b"/" + target[7:].partition(b"/")[2]
+    if not target.startswith(b"/"):
+        return 400 if method == b"GET" else 405
+    keep = protocol == b"HTTP/1.1"
+    for field in fields:
+        name, colon, value = field.partition(b":")
+        if not colon or not name or not _TOKEN.issuperset(name):
+            return 400
+        value = value.strip(b" \t").lower()
+        match name.lower():
+            case b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                keep = b"close" not in options and (keep or b"keep-alive" in options)
+            case b"content-length" if value != b"0" and method == b"GET":
+                return 400  # a body that nobody asked for
+            case b"transfer-encoding" if method == b"GET":
+                return 400
+    return method.decode(), target.partition(b"?")[0].decode(), keep

@@ -1,0 +1,129 @@
+"""Listeners: amqtt's `Server` with a limit that makes connections wait, and errors that fit on one line."""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from typing import Any, Protocol
+
+from amqtt.broker import Server
+
+from broker.transport import StreamProtocol
+
+BACKLOG = 4096
+"""connections that the kernel completes before we accept them; it caps this itself (net.core.somaxconn)."""
+
+MAX_PARKED = 4096
+"""connections of one listener that wait for a place; more are closed. Each costs a socket and nothing else."""
+
+PARKED_BYTES = 64 * 1024
+"""bytes taken from a connection that waits: what was under way when we stopped reading. More: closed."""
+
+REASONS = {
+    errno.EADDRINUSE: "address in use",
+    errno.EACCES: "permission denied",
+    errno.EADDRNOTAVAIL: "no such address on this machine",
+}
+
+
+class Waiting(Protocol):
+    """A connection that waits for a place."""
+
+    def admitted(self) -> None:
+        """Begin: there is a place."""
+
+
+class Listener(Server):  # type: ignore[misc]
+    """One listener and its places (`max_connections` of amqtt; 0 or less: as many as come)."""
+
+    def __init__(self, listener_name: str, server_instance: Any, max_connections: int = -1) -> None:
+        super().__init__(listener_name, server_instance, max_connections)
+        self.parked: deque[Waiting] = deque()
+        self.refused = 0
+
+    def enter(self, protocol: Waiting) -> bool | None:
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+        if self.max_connections <= 0 or self.conn_count < self.max_connections:
+            self.conn_count += 1
+            return True
+        if len(self.parked) >= MAX_PARKED:
+            self.refused += 1
+            return False
+        self.parked.append(protocol)
+        return None
+
+    def leave(self, protocol: Waiting) -> None:
+        """Give a place back to the one that waited longest, or stop waiting for one."""
+        if protocol in self.parked:
+            self.parked.remove(protocol)
+        elif self.parked:
+            self.parked.popleft().admitted()
+        else:
+            self.conn_count -= 1
+
+    def close_listening(self) -> None:
+        """Accept no more, and let nobody in who waits."""
+        self.parked.clear()
+        if self.instance is not None:
+            self.instance.close()
+
+
+class ListenerProtocol(StreamProtocol):
+    """An accepted TCP or TLS connection that may have to wait for a place.
+
+    Without a limit it costs one counter more than `StreamProtocol`, and nothing per read or write.
+    """
+
+    __slots__ = ("_entered", "_parked", "_server")
+
+    def __init__(self, driver: Any, listener: str, server: Listener) -> None:
+        super().__init__(driver, listener)
+        self._server = server
+        self._entered = False
+        self._parked: list[bytes] = []
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, wait or close."""
+        self.transport = transport
+        admitted = self._server.enter(self)
+        if admitted:
+            self._entered = True
+            super().connection_made(transport)
+        elif admitted is None:
+            self._entered = True
+            transport.pause_reading()
+        else:
+            transport.abort()
+
+    def admitted(self) -> None:
+        """Begin after all, with the bytes that had come meanwhile."""
+        super().connection_made(self.transport)
+        for data in self._parked:
+            self.data_received(data)
+        self._parked.clear()
+        self.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Give the node its bytes."""
+        if self.conn is None:  # parked: a read was under way, or the loop began to read after we had said no
+            self._parked.append(data)
+            if sum(map(len, self._parked)) > PARKED_BYTES:
+                self.transport.abort()
+            elif self.transport.is_reading():
+                self.transport.pause_reading()
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node, and give the place back."""
+        super().connection_lost(exc)
+        if self._entered:
+            self._entered = False
+            self._server.leave(self)
+
+
+def listen_error(listener: str, host: str | None, port: int, error: Exception) -> str:
+    """Say in one line why a listener could not be opened."""
+    where = f"{'*' if host is None else f'[{host}]' if ':' in host else host}:{port}"
+    reason = REASONS.get(getattr(error, "errno", None) or 0) or getattr(error, "strerror", None) or str(error)
+    return f"listener '{listener}': cannot listen on {where}: {reason}"

@@ -1,0 +1,289 @@
+"""What must hold in every schedule. Each checker reports to `World.violation` under its own name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from broker import limits
+from broker.relay import Relay
+from stp.vector import RootVector, better_root
+from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
+from tests.sim.world import Host, World
+
+Life = tuple[int, int]
+
+
+def watch_crossings(world: World) -> None:
+    """No message crosses a broker twice: look at everything that a relay accepts."""
+
+    def started(host: Host) -> None:
+        relay = host.running.relay
+        life = host.life
+        seen: dict[bytes, set[int]] = defaultdict(set)
+        accept: Callable[[bytes, int, int, float], int] = relay.accept
+
+        def watched(key: bytes, first: int, count: int, now: float) -> int:
+            taken = accept(key, first, count, now)
+            if taken > 0:
+                known = seen[key]
+                for sequence in range(first, first + count):
+                    if sequence in known:
+                        world.violation("crossed twice", f"message {key!r} {sequence} at b{life[0]} boot {life[1]}")
+                    known.add(sequence)
+            return taken
+
+        relay.accept = watched  # type: ignore[method-assign]
+
+    world.on_start.append(started)
+
+
+class Meetings:
+    """Which lives of brokers have been in one tree, looked at every tenth of a second."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.met: dict[frozenset[Life], float] = {}
+        world.after(0.1, self._look)
+
+    def _look(self) -> None:
+        for group in live_groups(self.world.alive()):
+            for a in group:
+                for b in group:
+                    if a.index < b.index:
+                        self.met.setdefault(frozenset((a.life, b.life)), self.world.now)
+        self.world.after(0.1, self._look)
+
+    def since(self, a: Life, b: Life) -> float | None:
+        """When these two were first in one tree (s), None for never."""
+        return 0.0 if a == b else self.met.get(frozenset((a, b)))
+
+
+def live_groups(hosts: Iterable[Host]) -> list[list[Host]]:
+    """Brokers that are joined by links in the live stream, both ends of them."""
+    by_id = {host.id: host for host in hosts}
+    near: dict[int, list[Host]] = {host.index: [] for host in by_id.values()}
+    for host in by_id.values():
+        for link in host.running.forwarding:
+            other = by_id.get(link.peer.id) if link.peer is not None else None
+            if other is not None and any(
+                back.peer is not None and back.peer.id == host.id for back in other.running.forwarding
+            ):
+                near[host.index].append(other)
+    groups = []
+    left = list(by_id.values())
+    while left:
+        group = [left.pop(0)]
+        for member in group:
+            for other in near[member.index]:
+                if other not in group:
+                    group.append(other)
+        left = [host for host in left if host not in group]
+        groups.append(group)
+    return groups
+
+
+# ---------------------------------------------------------------- after quiet
+
+
+def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
+    """What is wrong with the tree of one component: root, roles, forwarding, membership, state."""
+    faults: list[tuple[str, str]] = []
+    best = group[0]
+    for host in group[1:]:
+        if better_root(_vector(host), _vector(best)):
+            best = host
+    edges: set[frozenset[int]] = set()
+    by_id = {host.id: host for host in group}
+    for host in group:
+        federation = host.running.federation
+        tree = federation.tree
+        if tree.root.id != best.id or tree.root.boot != best.running.config.boot:
+            faults.append(("root", f"{host.name} follows {tree.root.address}, best is {best.name}"))
+        if str(federation.membership.state) != "runtime":
+            faults.append(("state", f"{host.name} is in state {federation.membership.state}"))
+        for other in group:
+            if other is host:
+                continue
+            if not federation.membership.is_member(other.id):
+                faults.append(("membership", f"{host.name} does not know {other.name}"))
+            elif world.connected(host, other) and other.id not in federation.links:
+                faults.append(("link", f"{host.name} has no link to {other.name}"))
+        for peer_id, port in tree.ports.items():
+            other = by_id.get(peer_id)
+            if other is None:
+                faults.append(("port", f"{host.name} has a port to nobody"))
+                continue
+            twin = other.running.federation.tree.ports.get(host.id)
+            link = federation.links.get(peer_id)
+            if twin is None or link is None or link.state != "up":
+                faults.append(("port", f"{host.name} has a port to {other.name} which has none back"))
+                continue
+            roles = {port.role.name, twin.role.name}
+            if roles not in ({"ROOT", "DESIGNATED"}, {"DESIGNATED", "BLOCKED"}):
+                faults.append(("roles", f"{host.name} - {other.name}: {port.role.name}, {twin.role.name}"))
+            if port.forwarding != twin.forwarding or port.forwarding != link.live:
+                text = f"{host.name} - {other.name}: {port.forwarding}, {twin.forwarding}, live {link.live}"
+                faults.append(("forwarding", text))
+            if port.forwarding:
+                edges.add(frozenset((host.index, other.index)))
+    if len(edges) != len(group) - 1 or len(live_groups(group)) != 1:
+        named = sorted(tuple(sorted(edge)) for edge in edges)
+        faults.append(("tree", f"forwarding links {named} do not span {[h.name for h in group]}"))
+    return faults
+
+
+def _vector(host: Host) -> RootVector:
+    federation = host.running.federation
+    return RootVector.of(federation.own, host.running.config.capability)
+
+
+def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
+    """Queues and tables that are larger than they should be once it is quiet."""
+    faults = []
+    for host in hosts:
+        node = host.running
+        relay: Relay = node.relay
+        for conn in node.connections:
+            if conn.backlog_bytes or conn.backlog or conn.outbox:
+                faults.append(("bounds", f"{host.name}: {conn.backlog_bytes} bytes wait for {conn.peer}"))
+        if len(node.links_by_connection) > limits.MAX_LINKS:
+            faults.append(("bounds", f"{host.name}: {len(node.links_by_connection)} links"))
+        for key, window in relay.vector.items():
+            if len(window.gaps) > limits.MAX_GAPS:
+                faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
+        if node.federation.handshakes:
+            faults.append(("bounds", f"{host.name}: {len(node.federation.handshakes)} unfinished handshakes"))
+        stale = [link for link in node.links_by_connection.values() if link.state == "closed"]
+        if stale:
+            faults.append(("bounds", f"{host.name}: {len(stale)} closed links are kept"))
+    return faults
+
+
+# ---------------------------------------------------------------- messages
+
+
+class Messages:
+    """Who received what, and who should have."""
+
+    def __init__(self, world: World, ledger: Ledger, clients: list[SimClient], meetings: Meetings) -> None:
+        self.world = world
+        self.ledger = ledger
+        self.clients = clients
+        self.meetings = meetings
+
+    def check(self) -> None:
+        """Everything about all messages of the run."""
+        for client in self.clients:
+            for error in client.errors:
+                self.world.violation("client", f"{client.name}: {error}")
+            self._duplicates(client)
+            self._order(client)
+            self._unwanted(client)
+        self._losses()
+
+    def _duplicates(self, client: SimClient) -> None:
+        """A QoS 2 message comes once in a session, any message once in a connection (a retained copy aside)."""
+        seen: dict[int, Got] = {}
+        for got in client.got:
+            sent = self.ledger.sent[got.number]
+            if got.retain:
+                continue
+            old = seen.get(got.number)
+            if old is not None and old.session == got.session:
+                once = got.qos == 2 or (old.epoch == got.epoch and (not sent.repeated or sent.qos == 2))
+                if once:
+                    kind = "QoS 2 twice" if got.qos == 2 else "duplicate"
+                    self.world.violation(kind, f"{client.name} got {self._name(sent)} twice")
+            seen[got.number] = got
+
+    def _order(self, client: SimClient) -> None:
+        """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing."""
+        last: dict[tuple[int, int, str, int, int], int] = {}
+        seen: set[int] = set()
+        for got in client.got:
+            sent = self.ledger.sent[got.number]
+            if not sent.qos or got.retain or got.number in seen or sent.will or sent.repeated:
+                continue
+            seen.add(got.number)
+            key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
+            if last.get(key, -1) > got.number:
+                older = self.ledger.sent[last[key]]
+                self.world.violation("order", f"{client.name} got {self._name(sent)} after {self._name(older)}")
+            last[key] = max(last.get(key, -1), got.number)
+
+    def _unwanted(self, client: SimClient) -> None:
+        for got in client.got:
+            if not any(matches(f, got.topic) for f, _ in client.filters):
+                self.world.violation("unwanted", f"{client.name} got {got.topic}")
+
+    def _losses(self) -> None:
+        """An acknowledged message reaches everybody who was there before it and stayed (design section 4, promise 2)."""
+        got: dict[SimClient, set[int]] = {c: {g.number for g in c.got} for c in self.clients}
+        for sent in self.ledger.sent:
+            if not sent.qos or sent.acked is None or not self._lives(sent.life):
+                continue
+            for client in self.clients:
+                interest = self._interest(client, sent)
+                if interest is not None and sent.number not in got[client]:
+                    self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
+
+    def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
+        """The subscription that makes this message due, if the client was there all the time."""
+        if client.state != "up":
+            return None
+        for interest in client.interests:
+            if (
+                interest.qos
+                and interest.since < sent.at
+                and interest.epoch == client.epoch
+                and self._lives(interest.life)
+                and matches(interest.filter, sent.topic)
+                and not (interest.no_local and sent.client is client)
+            ):
+                met = self.meetings.since(sent.life, interest.life)
+                if met is not None and met < sent.at:
+                    return interest
+        return None
+
+    def _lives(self, life: Life) -> bool:
+        host = self.world.hosts[life[0]]
+        return host.alive and host.boot == life[1]
+
+    def _name(self, sent: Sent) -> str:
+        kind = "will" if sent.will else "message"
+        at = f"{sent.at - self.world.started:.4f}"
+        return f"{kind} {sent.number} ({sent.topic}, QoS {sent.qos}, by {sent.client.name} on b{sent.life[0]} at {at})"
+
+    def retained(self) -> None:
+        """Brokers that were in one tree when the last retained message of a topic was published agree on it."""
+        last: dict[str, Sent] = {}
+        for sent in self.ledger.sent:
+            if sent.retain and (sent.at or not sent.will):
+                last[sent.topic] = sent
+        for topic, sent in last.items():
+            if sent.acked is None or not sent.qos or not self._lives(sent.life):
+                continue
+            for host in self.world.alive():
+                met = self.meetings.since(sent.life, host.life)
+                if met is None or met >= sent.at:
+                    continue
+                kept = [m.payload for m, in ((m,) for m in host.running.retained.match(topic, self.world.now))]
+                if not kept or int(kept[0].partition(b"|")[0]) != sent.number:
+                    self.world.violation("retained", f"{host.name} keeps {kept[:1]} of {topic}, not {self._name(sent)}")
+
+    def probes(self, first: int, expected: dict[int, set[SimClient]]) -> None:
+        """Messages from number `first` on reached each of the expected clients exactly once, and nobody else."""
+        times: dict[int, dict[SimClient, int]] = defaultdict(lambda: defaultdict(int))
+        for client in self.clients:
+            for got in client.got:
+                if got.number >= first and not got.retain:
+                    times[got.number][client] += 1
+        for number, clients in expected.items():
+            sent = self.ledger.sent[number]
+            for client in self.clients:
+                count = times[number][client]
+                if client in clients and count != 1:
+                    self.world.violation("probe", f"{client.name} got {self._name(sent)} {count} times")
+                elif client not in clients and count:
+                    self.world.violation("probe", f"{client.name} got {self._name(sent)}, unasked")

@@ -1,0 +1,366 @@
+"""Simulated MQTT clients: they connect, subscribe, publish numbered messages and acknowledge as the specification says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
+from broker.wire.properties import Properties, Property
+from broker.wire.reader import PacketReader
+from tests.sim.world import End, Host, World
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a topic name matches a filter (MQTT-4.7); written without a look at the broker's own."""
+    if topic[:1] == "$" and topic_filter[:1] in "+#":
+        return False
+    levels, names = topic_filter.split("/"), topic.split("/")
+    for index, level in enumerate(levels):
+        if level == "#":
+            return True
+        if index >= len(names) or level not in ("+", names[index]):
+            return False
+    return len(levels) == len(names)
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A message that a client published, or will have published with its will."""
+
+    number: int
+    client: SimClient
+    epoch: int
+    """The publisher's connection: order is promised within one."""
+    topic: str
+    qos: int
+    retain: bool
+    life: tuple[int, int]
+    """(index, boot) of the broker it was published on."""
+    at: float
+    acked: float | None = None
+    repeated: bool = False
+    will: bool = False
+    packet: Publish | None = None
+
+
+@dataclass(slots=True)
+class Got:
+    """A message that a client received."""
+
+    number: int
+    topic: str
+    qos: int
+    retain: bool
+    epoch: int
+    session: int
+    at: float
+
+
+@dataclass(slots=True)
+class Interest:
+    """A subscription that was acknowledged."""
+
+    filter: str
+    qos: int
+    since: float
+    life: tuple[int, int]
+    epoch: int
+    no_local: bool = False
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything that was published in one world."""
+
+    sent: list[Sent] = field(default_factory=list)
+
+
+class SimClient:
+    """One client. It stays with a host until it is told to move, and comes back when its broker does."""
+
+    def __init__(
+        self,
+        world: World,
+        ledger: Ledger,
+        name: str,
+        host: Host,
+        *,
+        version: int = 4,
+        clean: bool = True,
+        filters: list[tuple[str, int]] | None = None,
+        receive_maximum: int = 0,
+        will: tuple[str, int, bool] | None = None,
+        retry: float = 0.3,
+        no_local: bool = False,
+    ) -> None:
+        """`will`: (topic, QoS, retain), numbered anew with every connection."""
+        self.world = world
+        self.ledger = ledger
+        self.name = name
+        self.host = host
+        self.version = version
+        self.clean = clean
+        self.filters = list(filters or ())
+        self.receive_maximum = receive_maximum
+        self.will = will
+        self.will_sent: Sent | None = None
+        self.retry = retry
+        self.no_local = no_local and version == 5
+        self.state = "down"
+        self.epoch = 0  # connections
+        self.session = 0  # sessions: grows when the broker did not keep ours
+        self.session_life: tuple[int, int] | None = None
+        self.life: tuple[int, int] = (-1, -1)
+        self.interests: list[Interest] = []
+        self.got: list[Got] = []
+        self.ack_delay = 0.0
+        self.on_up: Callable[[SimClient], None] | None = None
+        self.errors: list[str] = []
+        self._end: End | None = None
+        self._reader = PacketReader()
+        self._packet_id = 0
+        self._out: dict[int, Sent] = {}  # packet id -> unacknowledged PUBLISH
+        self._released: dict[int, Sent] = {}  # packet id -> PUBREL out
+        self._in: set[int] = set()  # QoS 2 packet ids received and not released
+        self._subscribing: dict[int, list[SubscriptionRequest]] = {}
+        self._stay_down = False
+
+    # ---- connection
+
+    def connect(self) -> None:
+        if self.state != "down" or self._stay_down:
+            return
+        end = self.world.connect(self.host, self)
+        if end is None:
+            self.world.after(self.retry, self.connect)
+            return
+        self._end = end
+        self.state = "connecting"
+        self.life = self.host.life
+        self.epoch += 1
+        self._reader = PacketReader()
+        properties: Properties | None = None
+        if self.version == 5:
+            properties = {}
+            if not self.clean:
+                properties[Property.SESSION_EXPIRY_INTERVAL] = 3600
+            if self.receive_maximum:
+                properties[Property.RECEIVE_MAXIMUM] = self.receive_maximum
+        will = None
+        self.will_sent = None
+        if self.will is not None:
+            topic, qos, retain = self.will
+            self.will_sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, 0.0, will=True)
+            self.ledger.sent.append(self.will_sent)
+            will = Will(topic, b"%d|will" % self.will_sent.number, qos, retain)
+        name = "MQIsdp" if self.version == 3 else "MQTT"
+        self._send(Connect(name, self.version, self.clean, 0, self.name, None, None, will, properties))
+
+    def disconnect(self, move_to: Host | None = None) -> None:
+        """Leave politely, and come back only where we are told to."""
+        if self._end is not None:
+            self._send(Disconnect())
+            self._end.close()
+        self._down("left")
+        if move_to is None:
+            self._stay_down = True
+        else:
+            self.host = move_to
+            self.world.after(0.01, self.connect)
+
+    def cut(self) -> None:
+        """Break the connection; the will is due, and the client comes back."""
+        if self._end is None:
+            return
+        self.world.say(f"{self.name} loses its connection to {self.host.name}")
+        if self.will_sent is not None and self.state == "up":
+            self.will_sent.at = self.world.now
+            self.will_sent.acked = self.world.now
+        self._end.abort()
+        self._down("cut")
+        self.world.after(self.retry, self.connect)
+
+    def lost(self, reason: str) -> None:
+        if self.state == "down":
+            return
+        if self.host.life == self.life and self.host.alive:
+            self.errors.append(f"closed by a living broker: {reason}")
+        self._down(reason)
+        self.world.after(self.retry, self.connect)
+
+    def _down(self, reason: str) -> None:
+        self.state = "down"
+        self._end = None
+        for sent in (*self._out.values(), *self._released.values()):
+            sent.repeated = True
+
+    def read(self, on: bool) -> None:
+        """Read what comes, or do not: a slow consumer."""
+        if self._end is not None:
+            if on:
+                self._end.resume_reading()
+            else:
+                self._end.pause_reading()
+
+    # ---- packets
+
+    def _send(self, packet: Packet) -> None:
+        if self._end is not None:
+            self._end.write(encode_packet(packet, self.version))
+
+    def data(self, data: bytes) -> None:
+        for first, body in self._reader.feed(data):
+            self._packet(decode_packet(first, body, self.version))
+
+    def _packet(self, packet: Packet) -> None:
+        match packet:
+            case Publish():
+                self._received(packet)
+            case Puback():
+                self._acked(self._out.pop(packet.packet_id, None), packet.reason)
+            case Pubrec():
+                sent = self._out.pop(packet.packet_id, None)
+                if sent is not None:
+                    self._acked(sent, packet.reason)
+                    self._released[packet.packet_id] = sent
+                self._send(Pubrel(packet.packet_id))
+            case Pubrel():
+                self._in.discard(packet.packet_id)
+                self._send(Pubcomp(packet.packet_id))
+            case Pubcomp():
+                self._released.pop(packet.packet_id, None)
+            case Suback():
+                self._subscribed(packet)
+            case Connack():
+                self._connected(packet)
+            case Disconnect():
+                self.errors.append(f"DISCONNECT {packet.reason:#x}")
+            case _:
+                self.errors.append(f"unexpected {packet}")
+
+    def _connected(self, packet: Connack) -> None:
+        if packet.code:
+            self.errors.append(f"refused: {packet.code:#x}")
+            return
+        self.state = "up"
+        kept = packet.session_present and self.session_life == self.life
+        if packet.session_present and not kept:
+            self.errors.append("Session Present without a session")
+        if not kept:
+            self.session += 1
+            self.session_life = self.life
+            self._out.clear()
+            self._released.clear()
+            self._in.clear()
+            self.interests.clear()
+        if not kept and self.filters:
+            self.subscribe(self.filters)
+        for packet_id, sent in list(self._out.items()):
+            assert sent.packet is not None
+            self._send(
+                Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties)
+            )
+        for packet_id in list(self._released):
+            self._send(Pubrel(packet_id))
+        if self.on_up is not None:
+            self.on_up(self)
+
+    def _next_id(self) -> int:
+        while True:
+            self._packet_id = self._packet_id % 65535 + 1
+            if self._packet_id not in self._out and self._packet_id not in self._released:
+                return self._packet_id
+
+    def subscribe(self, filters: list[tuple[str, int]]) -> None:
+        packet_id = self._next_id()
+        requests = [SubscriptionRequest(f, qos, self.no_local) for f, qos in filters]
+        self._subscribing[packet_id] = requests
+        self._send(Subscribe(packet_id, requests))
+
+    def _subscribed(self, packet: Suback) -> None:
+        for request, code in zip(self._subscribing.pop(packet.packet_id), packet.codes, strict=True):
+            if code > 2:
+                self.errors.append(f"subscription to {request.filter} refused: {code:#x}")
+            else:
+                self.interests.append(
+                    Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local)
+                )
+
+    # ---- messages
+
+    def publish(self, topic: str, qos: int, retain: bool = False, padding: int = 0) -> Sent | None:
+        """Publish the next message; None while there is no connection."""
+        if self.state != "up":
+            return None
+        sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, self.world.now)
+        self.ledger.sent.append(sent)
+        packet_id = self._next_id() if qos else None
+        payload = b"%d|" % sent.number + b"x" * padding
+        properties: Properties | None = None
+        if self.version == 5 and sent.number % 3 == 0:
+            properties = {Property.USER_PROPERTY: [("number", str(sent.number))], Property.CONTENT_TYPE: "text"}
+        sent.packet = Publish(topic, payload, qos, retain, False, packet_id, properties)
+        if packet_id is not None:
+            self._out[packet_id] = sent
+        self._send(sent.packet)
+        return sent
+
+    def _acked(self, sent: Sent | None, reason: int) -> None:
+        if sent is None:
+            return
+        if reason >= 0x80:
+            self.errors.append(f"publish refused: {reason:#x}")
+        elif sent.acked is None:
+            sent.acked = self.world.now
+
+    def _received(self, packet: Publish) -> None:
+        epoch = self.epoch
+        if packet.qos == 2:
+            new = packet.packet_id not in self._in
+            self._in.add(packet.packet_id or 0)
+        else:
+            new = True
+        if new:
+            number = int(packet.payload.partition(b"|")[0])
+            got = Got(number, packet.topic, packet.qos, packet.retain, epoch, self.session, self.world.now)
+            self.got.append(got)
+            self._compare(packet, self.ledger.sent[number])
+        if not packet.qos:
+            return
+        answer: Packet = Pubrec(packet.packet_id or 0) if packet.qos == 2 else Puback(packet.packet_id or 0)
+        if self.ack_delay:
+            self.world.after(self.ack_delay, self._late, answer, epoch)
+        else:
+            self._send(answer)
+
+    def _late(self, answer: Packet, epoch: int) -> None:
+        if epoch == self.epoch and self.state == "up":
+            self._send(answer)
+
+    def _compare(self, packet: Publish, sent: Sent) -> None:
+        """The message is what was published: topic, payload and properties."""
+        if packet.topic != sent.topic:
+            self.errors.append(f"message {sent.number} came as {packet.topic}, was {sent.topic}")
+        if sent.packet is None:
+            return
+        if packet.payload != sent.packet.payload:
+            self.errors.append(f"payload of message {sent.number} was changed")
+        if self.version == 5 and (packet.properties or None) != (sent.packet.properties or None):
+            self.errors.append(f"properties of message {sent.number} were changed: {packet.properties}")
