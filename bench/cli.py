@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--target", metavar="TARGET", help="start this broker (a name or NAME=COMMAND) instead of --host")
     load.add_argument("--connections", type=_count, default=1000, metavar="N", help="with --mode connections (1000)")
     for item in dataclasses.fields(LoadSpec):
-        if item.name in {"subscriber_version", "pid"}:
+        if item.name in {"subscriber_version", "subscriber_port", "pid"}:
             load.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N")
         elif item.name == "pattern":
             load.add_argument("--pattern", choices=("pairs", "mesh"), default="pairs")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.metrics import metrics
@@ -39,6 +40,21 @@ Answer = tuple[int, str, str]
 """Status, content type, text."""
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port, before anything else is begun that would have to be undone. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(MAX_CONNECTIONS)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 class Admin:
     """The server around one node."""
 
@@ -50,15 +66,9 @@ class Admin:
         self._started = self.loop.time()
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError."""
-        self._server = await self.loop.create_server(lambda: AdminProtocol(self), host, port, backlog=64, reuse_address=True)
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+    async def start(self, listener: socket.socket) -> None:
+        """Answer whoever connected and connects to `listener` (see `listen`)."""
+        self._server = await self.loop.create_server(lambda: AdminProtocol(self), sock=listener)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
@@ -102,6 +112,7 @@ class Admin:
             "uptime_s": round(now - self._started, 3),
             "connections": len(node.connections),
             "sessions": len(node.sessions),
+            "subscriptions": len(node.fanout.trie),
             "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
         }

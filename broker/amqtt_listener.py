@@ -32,6 +32,9 @@ class Waiting(Protocol):
     def admitted(self) -> None:
         """Begin: there is a place."""
 
+    def abort(self) -> None:
+        """Close: there will be none."""
+
 
 class Listener(Server):  # type: ignore[misc]
     """One listener and its places (`max_connections` of amqtt; 0 or less: as many as come)."""
@@ -40,6 +43,16 @@ class Listener(Server):  # type: ignore[misc]
         super().__init__(listener_name, server_instance, max_connections)
         self.parked: deque[Waiting] = deque()
         self.refused = 0
+        self.closing = False
+
+    def opened(self, protocol: object) -> bool:
+        """Count a connection of a listener without a limit."""
+        self.conn_count += 1
+        return True
+
+    def closed(self, protocol: object) -> None:
+        """Count it off again."""
+        self.conn_count -= 1
 
     def enter(self, protocol: Waiting) -> bool | None:
         """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
@@ -56,23 +69,22 @@ class Listener(Server):  # type: ignore[misc]
         """Give a place back to the one that waited longest, or stop waiting for one."""
         if protocol in self.parked:
             self.parked.remove(protocol)
-        elif self.parked:
+        elif self.parked and not self.closing:
             self.parked.popleft().admitted()
         else:
             self.conn_count -= 1
 
     def close_listening(self) -> None:
-        """Accept no more, and let nobody in who waits."""
-        self.parked.clear()
+        """Accept no more, and send away who waits."""
+        self.closing = True
+        for protocol in list(self.parked):
+            protocol.abort()
         if self.instance is not None:
             self.instance.close()
 
 
 class ListenerProtocol(StreamProtocol):
-    """An accepted TCP or TLS connection that may have to wait for a place.
-
-    Without a limit it costs one counter more than `StreamProtocol`, and nothing per read or write.
-    """
+    """An accepted TCP or TLS connection of a listener with a limit: it may have to wait for a place."""
 
     __slots__ = ("_entered", "_parked", "_server")
 
@@ -109,7 +121,8 @@ class ListenerProtocol(StreamProtocol):
             self._parked.append(data)
             if sum(map(len, self._parked)) > PARKED_BYTES:
                 self.transport.abort()
-            elif self.transport.is_reading():
+            else:  # asyncio before 3.12 forgets a pause that was asked for in connection_made
+                self.transport.resume_reading()
                 self.transport.pause_reading()
         else:
             super().data_received(data)

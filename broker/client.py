@@ -208,18 +208,20 @@ class Client:
         kind = first >> 4
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
+        if kind == PacketType.CONNECT:
+            raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
         packet = decode_packet(first, body, self.version)
         match packet:
             case Publish():
                 self._publish(packet)
             case Puback():
-                self.session.acknowledged(packet.packet_id)
+                self._expect(packet, self.session.acknowledged(packet.packet_id))
             case Pubrec():
                 self._pubrec(packet)
             case Pubrel():
                 self._pubrel(packet)
             case Pubcomp():
-                self.session.completed(packet.packet_id)
+                self._expect(packet, self.session.completed(packet.packet_id))
             case Pingreq():
                 self.send(PINGRESP)
             case Subscribe():
@@ -230,7 +232,7 @@ class Client:
                 self._disconnect(packet)
             case _:
                 name = PacketType(kind).name
-                raise ProtocolViolation(f"{name} is not for a client to send here [MQTT-3.1.0-2]")
+                raise ProtocolViolation(f"{name} is not for a client to send here")
 
     def send(self, data: bytes) -> None:
         """Queue whole packets for this client."""
@@ -254,15 +256,14 @@ class Client:
             if rest:
                 whole = encode_properties(rest)
                 encoded = whole[1:] if whole[0] < 128 else whole[read_length(whole, 0)[1] :]
+        if packet.qos > self.node.config.max_qos:
+            raise ProtocolViolation("QoS above the Maximum QoS [MQTT-3.2.2-11]", ReasonCode.QOS_NOT_SUPPORTED)
         session = self.session
         packet_id = packet.packet_id or 0
+        if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
+            self.send(b"\x50\x02" + PACKET_IDS[packet_id])
+            return
         message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
-        if packet.qos == 2:
-            if packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-2)
-                self.send(b"\x50\x02" + PACKET_IDS[packet_id])
-                return
-            if len(session.incoming) >= 65535:
-                raise ProtocolViolation("Receive Maximum exceeded", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
         self._accept(message, packet_id)
 
     def _aliased(self, topic: bytes, alias: int | None) -> bytes:
@@ -280,9 +281,11 @@ class Client:
 
     def _accept(self, message: Message, packet_id: int) -> None:
         node = self.node
+        if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
+            raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
+        node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
         if node.hooks.events:
             node.event("broker_message_received", client=self, message=message, packet_id=packet_id)
-        node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
         if message.topic[:1] == b"$":
             self._refuse(message, packet_id)  # MQTT-4.7.2: the server's own; not between clients
         elif node.hooks.topics:
@@ -328,11 +331,22 @@ class Client:
         if self.session.received(packet.packet_id, packet.reason):
             if packet.reason < 0x80:
                 self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])
-        elif self.session.inflight.get(packet.packet_id) is not None:
+        elif packet.reason >= 0x80:
+            self._expect(packet, False)  # an identifier that is not in use is in nobody's way
+        elif packet.packet_id in self.session.inflight:
+            self._expect(packet, self.session.inflight[packet.packet_id].qos == 2)
             self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])  # PUBREC repeated
         else:
             reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0
             self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
+
+    def _expect(self, packet: Puback | Pubrec | Pubcomp, done: bool) -> None:
+        """An acknowledgement of another kind than its message asks for would leave that message in flight for ever.
+
+        One of an identifier that is not in use is none: it may be the second answer to what was sent twice.
+        """
+        if not done and packet.packet_id in self.session.inflight:
+            raise ProtocolViolation(f"{type(packet).__name__.upper()} for a message of another QoS or state [MQTT-4.3.2-3]")
 
     def _pubrel(self, packet: Pubrel) -> None:
         known = packet.packet_id in self.session.incoming
@@ -378,7 +392,7 @@ class Client:
         five = self.version == 5
         session = self.session
         code = 0
-        if not valid_topic_filter(request.filter):
+        if not acceptable(request.filter):
             code = ReasonCode.TOPIC_FILTER_INVALID
         elif not permitted:
             code = ReasonCode.NOT_AUTHORIZED
@@ -408,6 +422,9 @@ class Client:
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         codes: list[int] = []
         for topic_filter in packet.filters:
+            if not acceptable(topic_filter):
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+                continue
             group, inner = split_shared(topic_filter)
             known = self.node.fanout.unsubscribe(self.session, topic_filter, group, inner)
             codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -423,9 +440,9 @@ class Client:
         if expiry is not None:
             if expiry and not self.session.expiry:  # MQTT-3.14.2-2
                 raise ProtocolViolation("Session Expiry Interval raised from zero by DISCONNECT")
-            self.session.expiry = float("inf") if expiry == 0xFFFFFFFF else float(expiry)
-        if packet.reason != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
-            self.session.will = None  # MQTT-3.1.2-10
+            self.session.expire_after(expiry)
+        if packet.reason == ReasonCode.NORMAL_DISCONNECTION:
+            self.session.will = None  # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due
         self.conn.close()
         self.node.client_gone(self, "disconnected", graceful=True)
 
@@ -471,6 +488,11 @@ class Client:
         """Nothing to do: the session pumps on acknowledgements."""
 
 
+
+
+def acceptable(topic_filter: str) -> bool:
+    """Whether a client may subscribe to `topic_filter` as far as its form goes."""
+    return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
 
 
 def run_end(data: bytes, position: int, start: int, end: int) -> int:

@@ -37,7 +37,7 @@ def metrics(node: Node, version: str = "") -> str:
     gauge("info", "This broker.", [(about, 1)])
     gauge("connections", "Open connections of clients and brokers.", len(node.connections))
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
-    gauge("subscriptions", "Subscriptions of all sessions.", sum(len(s.subscriptions) for s in node.sessions.values()))
+    gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))
     gauge("retained", "Retained messages.", len(node.retained))
     gauge("links", "Links to other brokers.", len(federation.links))
     gauge("links_up", "Links to other brokers that are up.", len(up))

@@ -28,13 +28,15 @@ _MISSING_LIMIT = 1_000_000  # sequence numbers remembered as missing, to tell la
 _buffer = bytearray(_RECV_BYTES)
 
 
-def dial(spec: LoadSpec, client_id: str, version: int, timeout: float = 10.0) -> tuple[socket.socket, int]:
+def dial(
+    spec: LoadSpec, client_id: str, version: int, timeout: float = 10.0, port: int | None = None
+) -> tuple[socket.socket, int]:
     """Connect and shake hands; return the blocking socket and the broker's Receive Maximum.
 
     Raises LoadError when nobody answers within `timeout` seconds or the broker refuses.
     """
     try:
-        sock = socket.create_connection((spec.host, spec.port), timeout)
+        sock = socket.create_connection((spec.host, port or spec.port), timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(packets.connect(client_id, version))
         body = expect(sock, packets.CONNACK)

@@ -37,6 +37,8 @@ class LoadSpec:
     qos: int = 0
     version: int = 4
     subscriber_version: int | None = None
+    subscriber_port: int | None = None
+    """Where the subscribers connect, when that is another broker than the publishers' (None: the same)."""
     user_properties: int = 0
     window: int = 1000
     rate: float = 1000.0

@@ -63,7 +63,7 @@ class Worker:
         version = spec.subscriber_version or spec.version
         histogram = self._final.latency if self._latency else None
         for index in share(spec.subscribers, process, spec.processes):
-            sock, _ = peers.dial(spec, f"{spec.topic}-s{index:05d}", version)
+            sock, _ = peers.dial(spec, f"{spec.topic}-s{index:05d}", version, port=spec.subscriber_port)
             for topic in peers.topics(spec, index):
                 peers.subscribe(sock, topic, spec.qos, version)
             self._subscribers.append(

@@ -215,6 +215,7 @@ class Host:
         self.node: Node | None = None
         self.paused = False
         self.listening = True
+        self.leaving = False
         self.ends: dict[str, End] = {}
         self.logs: list[tuple[float, str, str]] = []
         self._pending: list[tuple[Callable[[Node], None], Node]] = []
@@ -243,7 +244,7 @@ class Host:
         boot = settings.pop("boot", self.boot)
         config = NodeConfig(id=self.id, boot=boot, name=self.name, host=self.address[0], port=self.address[1], **settings)
         rng = random.Random(world.rng.getrandbits(64))
-        self.paused = False
+        self.paused = self.leaving = False
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
@@ -274,6 +275,7 @@ class Host:
         """SIGTERM."""
         if self.node is not None and not self.paused:
             self.world.say(f"{self.name} leaves")
+            self.leaving = True
             self.do(lambda node: node.stop(self.world.now), self.node)
             self.world.after(0.05, self.kill)
 

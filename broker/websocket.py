@@ -1,0 +1,313 @@
+"""WebSocket connections (MQTT-6.0) without a task: bytes in, bytes out, as in `broker.transport`.
+
+The protocol itself is the sans-I/O half of the `websockets` package. Also connections that somebody else accepted and
+hands over as a reader and a writer (amqtt's external listeners); those need a task each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from websockets.exceptions import InvalidState
+from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, CloseCode, Frame
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from broker import limits
+from broker.transport import HIGH_WATER, Driver, _guarded, peer_name
+
+if TYPE_CHECKING:
+    from broker.amqtt_listener import Listener
+    from broker.connection import Connection
+
+SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
+"""MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""
+
+HANDSHAKE_TIMEOUT = 10.0
+"""s; from accept to the end of the upgrade. MQTT's own limit begins behind it."""
+
+CLOSE_TIMEOUT = 1.0
+"""s; for the peer's close frame after ours."""
+
+_quiet = logging.getLogger("mqttree.websocket")
+_quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
+
+
+class WebSocketProtocol(asyncio.Protocol):
+    """One accepted WebSocket connection. Also the node's `Transport` for it."""
+
+    __slots__ = ("_buffer", "_entered", "_frames", "_server", "_timer", "conn", "driver", "listener", "transport")
+
+    def __init__(self, driver: Driver, listener: str, server: Listener) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.conn: Connection | None = None
+        self.transport: asyncio.Transport
+        self._server = server
+        self._entered: bool | None = False  # None: waits for a place
+        self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=limits.MAX_PACKET_SIZE + 5, logger=_quiet)
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffer: list[bytes] = []
+
+    # ---------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the upgrade request."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(HIGH_WATER)
+        self._later(HANDSHAKE_TIMEOUT)
+
+    def data_received(self, data: bytes) -> None:
+        """Unwrap; what is in binary frames is for the node."""
+        self._frames.receive_data(data)
+        self._events()
+
+    def _events(self) -> None:
+        frames = self._frames
+        for event in frames.events_received():
+            if isinstance(event, Request):
+                frames.send_response(frames.accept(event))
+                if frames.state is OPEN:
+                    self._enter()
+            elif isinstance(event, Frame):
+                if event.opcode in (OP_BINARY, OP_CONT):
+                    self._payload(bytes(event.data))
+                elif event.opcode == OP_TEXT:  # MQTT-6.0.0-1
+                    frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+        self._send()
+        if frames.close_expected():
+            self._later(CLOSE_TIMEOUT)
+
+    def _enter(self) -> None:
+        self._entered = self._server.enter(self)
+        if self._entered:
+            self._begin()
+        elif self._entered is None:
+            self._cancel()
+        else:
+            self._frames.send_close(CloseCode.TRY_AGAIN_LATER)
+
+    def admitted(self) -> None:
+        """Begin after having waited for a place."""
+        self._entered = True
+        self._begin()
+        kept, self._buffer = self._buffer, []
+        for data in kept:
+            self._payload(data)
+
+    def _begin(self) -> None:
+        self._cancel()
+        driver = self.driver
+        self.conn = driver.node.connection_made("in", peer_name(self.transport), self.listener, self, driver.time())
+        self.conn.secure = self.transport.get_extra_info("ssl_object")
+        driver.wake()
+
+    def _payload(self, data: bytes) -> None:
+        if self.conn is not None:
+            if data:
+                self.conn.receive(data, self.driver.time())
+                self.driver.wake()
+        else:
+            self._buffer.append(data)
+            if sum(map(len, self._buffer)) > limits.MAX_CONNECT_SIZE:
+                self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Half-closed is closed."""
+        self._frames.receive_eof()
+        self._send()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node, and give the place back."""
+        self._cancel()
+        if self.conn is not None:
+            reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
+            self.driver.node.connection_lost(self.conn, reason, self.driver.time())
+            self.driver.wake()
+        if self._entered is not False:
+            self._entered = False
+            self._server.leave(self)
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        if self.conn is not None:
+            self.conn.pause()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        if self.conn is not None:
+            self.conn.writable(self.driver.time())
+            self.driver.wake()
+
+    def _send(self) -> None:
+        for data in self._frames.data_to_send():
+            if data:
+                self.transport.write(data)
+            else:
+                self.transport.close()
+
+    def _later(self, delay: float) -> None:
+        self._cancel()
+        self._timer = self.driver.loop.call_later(delay, self._timed_out)
+
+    def _timed_out(self) -> None:
+        if self._frames.state is OPEN or self.conn is None:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---------------------------------------------------------------- what the node asks for
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in one binary frame."""
+        with contextlib.suppress(InvalidState):  # the peer has begun to close: what is left goes nowhere
+            self._frames.send_binary(data)
+            self._send()
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+        with contextlib.suppress(InvalidState):
+            self._frames.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
+        self._later(CLOSE_TIMEOUT)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+        _guarded(self.transport.pause_reading)()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        _guarded(self.transport.resume_reading)()
+
+
+class AdapterTransport:
+    """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for it.
+
+    `run` lasts as long as the connection. A second task writes: everything that came while the last write drained at once.
+    """
+
+    def __init__(self, driver: Driver, listener: str, reader: Any, writer: Any) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.conn: Connection | None = None
+        self._reader = reader
+        self._writer = writer
+        self._out: list[bytes] = []
+        self._size = 0
+        self._wanted = asyncio.Event()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, peer: str, secure: object) -> None:
+        """Serve the connection until it ends; `peer`: HOST:PORT."""
+        driver = self.driver
+        self.conn = driver.node.connection_made("in", peer, self.listener, self, driver.time())
+        self.conn.secure = secure
+        driver.wake()
+        self._tasks = [driver.loop.create_task(self._read()), driver.loop.create_task(self._write())]
+        reason = "closed by peer"
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    reason = str(error) or type(error).__name__
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            driver.node.connection_lost(self.conn, reason, driver.time())
+            driver.wake()
+            with contextlib.suppress(Exception):  # whatever an adapter raises on a connection that has ended
+                await asyncio.wait_for(self._writer.close(), CLOSE_TIMEOUT)
+
+    async def _read(self) -> None:
+        """Read packet by packet: an adapter's `read(n)` comes back with n bytes and not before."""
+        conn = self.conn
+        assert conn is not None
+        while True:
+            await self._reading.wait()
+            data = head = await self._exactly(1)
+            size = shift = 0
+            while head:
+                head = await self._exactly(1)
+                data += head
+                size |= (head[0] & 0x7F) << shift if head else 0
+                shift += 7
+                if not head or head[0] < 0x80 or shift > 21:
+                    break
+            if size and not (limits.MAX_CONNECT_SIZE < size > conn.max_packet_size):
+                data += await self._exactly(size)
+            if not data:
+                return
+            conn.receive(data, self.driver.time())
+            self.driver.wake()
+            if not head:
+                return
+
+    async def _exactly(self, size: int) -> bytes:
+        try:
+            return bytes(await self._reader.read(size) or b"")
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+
+    async def _write(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._out:
+                data = b"".join(self._out)
+                self._out.clear()
+                self._writer.write(data)
+                await self._writer.drain()
+                self._size -= len(data)
+            if self._closing:
+                return
+            if self.conn is not None and self.conn.paused:
+                self.conn.writable(self.driver.time())
+                self.driver.wake()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._out.append(data)
+        self._size += len(data)
+        self._wanted.set()
+        if self._size > HIGH_WATER and self.conn is not None:
+            self.conn.pause()
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+        self._closing = True
+        self._wanted.set()
+
+    def abort(self) -> None:
+        """Close at once."""
+        for task in self._tasks:
+            task.cancel()
+
+    def pause_reading(self) -> None:
+        """Stop reading."""
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._reading.set()
+
+

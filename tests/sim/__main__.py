@@ -1,0 +1,80 @@
+"""Run schedules: `python -m tests.sim --seeds N [--first K] [--brokers N] [--jobs 2] [-v]`; exit 1 on a violation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import get_context
+
+from tests.sim.schedule import Result, run_seed
+
+
+def results(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Run the seeds, in processes when there are several."""
+    work = [(seed, arguments.brokers, arguments.verbose) for seed in range(arguments.first, arguments.first + arguments.seeds)]
+    if arguments.jobs == 1 or len(work) == 1:
+        for item in work:
+            yield run_seed(*item)
+        return
+    with get_context("fork").Pool(arguments.jobs) as pool:
+        yield from pool.imap_unordered(_run, work, chunksize=1)
+
+
+def _run(item: tuple[int, int | None, int]) -> Result:
+    result = run_seed(*item)
+    result.transcript = []
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, tell, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--brokers", type=int, default=None)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print the transcript; twice: debug lines too")
+    arguments = parser.parse_args(argv)
+    began = time.perf_counter()
+    kinds: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    bad: list[int] = []
+    converge: list[float] = []
+    virtual = 0.0
+    for number, result in enumerate(results(arguments), 1):
+        totals.update(events=result.events, messages=result.messages, deliveries=result.deliveries, brokers=result.brokers)
+        totals.update(result.counters)
+        virtual += result.virtual * result.brokers
+        converge.append(result.converge)
+        if result.violations:
+            bad.append(result.seed)
+            kinds.update({kind for kind, _ in result.violations})
+            print(f"seed {result.seed}: {len(result.violations)} violations ({result.brokers} brokers)")
+            for kind, text in result.violations[:3]:
+                print(f"    {kind}: {text}")
+            sys.stdout.flush()
+        if number % 100 == 0:
+            print(f"{number} schedules, {len(bad)} bad, {time.perf_counter() - began:.0f} s", flush=True)
+    converge.sort()
+    print(
+        f"{len(converge)} schedules from seed {arguments.first}: {len(bad)} bad; {totals['brokers']} brokers, "
+        f"{totals['messages']} messages, {totals['deliveries']} deliveries, {totals['events']} events, "
+        f"{time.perf_counter() - began:.1f} s"
+    )
+    print(
+        f"agreed after healing, virtual s: median {converge[len(converge) // 2]:.2f}, longest {converge[-1]:.2f}; "
+        f"signalling {totals['link_bytes_control'] / max(virtual, 1e-9):.0f} bytes/s for each broker; "
+        f"replayed {totals['replayed']}, duplicates {totals['duplicates']}, topology changes {totals['topology_changes']}"
+    )
+    for kind, count in kinds.most_common():
+        print(f"  {kind}: {count} schedules")
+    if bad:
+        print(f"again with: python -m tests.sim --first {bad[0]} --seeds 1 -v   (bad seeds: {sorted(bad)[:40]})")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
