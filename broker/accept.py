@@ -15,6 +15,7 @@ from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
 from broker.wire.packets import Connack, Connect, Disconnect
 from broker.wire.properties import Properties, Property
+from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -82,8 +83,13 @@ class Handshake:
         properties = connect.properties or {}
         if Property.AUTHENTICATION_METHOD in properties:
             self._turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, "asks for enhanced authentication")
-        elif not connect.client_id and not connect.clean_start and connect.version < 5:  # MQTT-3.1.3-8
+        elif not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
+            # MQTT-3.1.3-8; 3.1 asks for a client id always
             self._turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
+        elif connect.will is not None and connect.will.qos > self.node.config.max_qos:  # MQTT-3.2.2-12
+            self._turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
+        elif connect.will is not None and connect.will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
+            self._turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
         elif self.node.hooks.authenticate:
             self.conn.waiting = True
             self.node.effects.append(Authenticate(self, connect))
@@ -109,7 +115,7 @@ class Handshake:
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
-        self.node.log("warning", f"client {connect.client_id!r} at {self.conn.peer} {why}; refused")
+        self.node.log("warning", f"client {shorten(connect.client_id)} at {self.conn.peer} {why}; refused")
         code = int(reason) if connect.version == 5 else return_code(reason)
         self.conn.close(encode_packet(Connack(False, code), connect.version))
         self.node.forget(self.conn)
@@ -134,9 +140,8 @@ class Handshake:
             old = None
         present = old is not None
         session = old if old is not None else Session(node, connect.client_id)
-        if session.will is not None:  # a delayed will of the last connection is not sent (MQTT-3.1.3-9)
-            session.will = None
-        session.will_generation += 1
+        session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
+        session.stop_timers()
         node.sessions[connect.client_id] = session
         self._configure(session, connect, answer)
         client = Client(node, conn, session, connect)
@@ -179,17 +184,15 @@ class Handshake:
         session.maximum_packet_size = maximum
         session.limited = maximum < limits.MAX_PACKET_SIZE
         if connect.version == 5:
-            expiry = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
-            session.expiry = NEVER if expiry == 0xFFFFFFFF else float(expiry)
-            if node.config.session_expiry_max is not None and session.expiry > node.config.session_expiry_max:
-                session.expiry = float(node.config.session_expiry_max)
-                answer[Property.SESSION_EXPIRY_INTERVAL] = node.config.session_expiry_max
+            asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
+            session.expire_after(asked)
+            if session.expiry not in (NEVER, asked):
+                answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
             session.receive_maximum = min(
                 properties.get(Property.RECEIVE_MAXIMUM, 65535), node.config.max_inflight_messages
             )
         else:
-            ends = NEVER if node.config.session_expiry_max is None else float(node.config.session_expiry_max)
-            session.expiry = 0.0 if connect.clean_start else ends
+            session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
             session.receive_maximum = min(limits.MAX_INFLIGHT, node.config.max_inflight_messages)
         if changed:
             node.fanout.session_changed(session)

@@ -160,7 +160,7 @@ def _spelt(file: ConfigFile, path: KeyPath, key: str) -> str:
 def _type(wanted: object) -> str:
     """Say what a type is, for people."""
     words = {
-        "int": "a number", "bool": "true or false", "str": "a text", "Path": "a file name", "NoneType": "nothing",
+        "int": "a number", "bool": "true or false", "str": "a text", "Path": "a file name", "None": "nothing", "NoneType": "nothing",
         "dict": "keys and values", "list": "a list", "ListenerConfig": "keys and values",
     }  # fmt: skip
     parts = str(getattr(wanted, "__name__", wanted) if isinstance(wanted, type) else wanted).split(" | ")

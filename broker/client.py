@@ -29,12 +29,13 @@ from broker.wire.packets import (
     Unsubscribe,
 )
 from broker.wire.properties import Property, encode_properties
+from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 from routing.topics import split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
     from broker.fanout import Route
-    from broker.node import Node
+    from broker.node import Node, Timer
 
 PINGRESP = b"\xd0\x00"
 NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
@@ -43,7 +44,7 @@ NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Propert
 class Client:
     """What speaks on a connection once its CONNECT was accepted; see `broker.accept` for everything before."""
 
-    __slots__ = ("_aliases", "_timer", "conn", "connect", "keep_alive", "node", "routes", "session", "version", "will")
+    __slots__ = ("_aliases", "conn", "connect", "keep_alive", "node", "routes", "session", "timer", "version")
 
     def __init__(self, node: Node, conn: Connection, session: Session, connect: Connect) -> None:
         self.node = node
@@ -53,6 +54,7 @@ class Client:
         self.version = connect.version
         self.routes = node.fanout.routes
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
+        self.timer: Timer | None = None  # of the keep-alive
         self._aliases: dict[int, bytes] = {}
 
     # ---------------------------------------------------------------- hot path
@@ -400,8 +402,6 @@ class Client:
             len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS and request.filter not in session.subscriptions
         ):
             code = ReasonCode.QUOTA_EXCEEDED
-        elif request.no_local and split_shared(request.filter)[0] is not None:
-            raise ProtocolViolation("No Local on a shared subscription [MQTT-3.8.3-4]")
         if code:
             self.node.counters.subscriptions_refused += 1
             return int(code) if five else 0x80
@@ -453,7 +453,7 @@ class Client:
             node.counters.malformed += 1
         else:
             node.counters.protocol_errors += 1
-        node.log("warning", f"client {self.session.client_id!r} at {self.conn.peer}: {error.message}; closed")
+        node.log("warning", f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed")
         self.shut(error.reason)
 
     def shut(self, reason: int) -> None:
@@ -472,7 +472,7 @@ class Client:
         if now < due:
             return due
         self.node.counters.keep_alive_timeout += 1
-        self.node.log("info", f"client {self.session.client_id!r} at {self.conn.peer}: keep-alive expired; closed")
+        self.node.log("info", f"client {shorten(self.session.client_id)} at {self.conn.peer}: keep-alive expired; closed")
         self.shut(ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
 
@@ -486,8 +486,6 @@ class Client:
 
     def drained(self, now: float) -> None:
         """Nothing to do: the session pumps on acknowledgements."""
-
-
 
 
 def acceptable(topic_filter: str) -> bool:

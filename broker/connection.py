@@ -149,7 +149,7 @@ class Connection:
                 used = self.owner.packets(data, now)
                 if used < len(data) and not self.closed:
                     self._keep(data, used)
-        if self.held and not self.waiting:
+        if self.held and not self.waiting and not self.node.holds(self):
             self.unhold()
 
     def hold(self) -> None:
@@ -266,6 +266,8 @@ class Connection:
             self.send(last)
         if not self.outbox and not self.backlog:
             self.transport.close()
+        # A peer that does not read would keep what is queued for ever.
+        self.node.schedule(self.node.now + limits.CLOSE_TIME, lambda now: self.abort("did not take what was sent before closing"))
 
     def abort(self, reason: str) -> None:
         """Close at once; `lost` follows with `reason`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.effects import AuthorizeReceive
 from broker.message import PACKET_IDS, Message
-from broker.session import Session, Subscription
+from broker.session import Session, SharedOutgoing, Subscription
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.varint import encode_varint
@@ -28,9 +29,12 @@ class SharedGroup:
         self.members: dict[str, Subscription] = {}
         self._turn = count()
 
-    def pick(self) -> Subscription | None:
-        """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues)."""
-        members = list(self.members.values())
+    def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
+        """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues).
+
+        `allowed`: only one of these.
+        """
+        members = [m for m in self.members.values() if allowed is None or m.session in allowed]
         if not members:
             return None
         start = next(self._turn)
@@ -50,12 +54,16 @@ class SharedGroup:
 class Delivery:
     """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
 
-    __slots__ = ("ids", "no_local", "qos", "retain_as_published", "session")
+    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
 
     def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
         self.session = session
         self.qos = max(s.qos for s in subscriptions)
-        self.no_local = all(s.no_local for s in subscriptions)
+        self.no_local = any(s.no_local for s in subscriptions)
+        self.own: Delivery | None = None  # with No Local: what the session gets of its own messages (MQTT-3.8.3-3)
+        if self.no_local:
+            others = [s for s in subscriptions if not s.no_local]
+            self.own = Delivery(session, others) if others else None
         self.retain_as_published = any(s.retain_as_published for s in subscriptions)
         self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
 
@@ -108,7 +116,8 @@ class Fanout:
         self.trie: SubscriptionTrie[Subscription | SharedGroup] = SubscriptionTrie()
         self.routes: dict[bytes, Route] = {}
         self._interned: Interned = {}
-        self._waiting: list[AuthorizeReceive] = []
+        self._receivers = 0  # in all of `routes`
+        self._waiting: deque[AuthorizeReceive] = deque()
 
     # ---------------------------------------------------------------- subscriptions
 
@@ -146,7 +155,9 @@ class Fanout:
         if "+" in topic_filter or "#" in topic_filter:
             self._forget_all()
         else:
-            self.routes.pop(topic_filter.encode(), None)
+            route = self.routes.pop(topic_filter.encode(), None)
+            if route is not None:
+                self._receivers -= len(route.deliveries)
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""
@@ -156,6 +167,7 @@ class Fanout:
     def _forget_all(self) -> None:
         self.routes.clear()
         self._interned.clear()
+        self._receivers = 0
 
     def route(self, topic: bytes) -> Route:
         """Return the route of a topic name, from the cache or made now.
@@ -180,9 +192,17 @@ class Fanout:
             else:
                 sessions.setdefault(value.session, []).append(value)
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
-        if len(self.routes) >= limits.ROUTE_CACHE or len(self._interned) >= limits.INTERNED_RECEIVERS:
+        if name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
+            # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
+            return Route(deliveries, shared, not name.startswith("$"), {})
+        if (
+            len(self.routes) >= limits.ROUTE_CACHE
+            or len(self._interned) >= limits.INTERNED_RECEIVERS
+            or self._receivers > limits.ROUTE_CACHE_DELIVERIES
+        ):
             self._forget_all()
-        route = Route(deliveries, shared, not name.startswith("$"), self._interned)
+        self._receivers += len(deliveries)
+        route = Route(deliveries, shared, True, self._interned)
         self.routes[topic] = route
         return route
 
@@ -217,8 +237,9 @@ class Fanout:
         for start in range(0, len(chunk), size):
             message = Message(topic, chunk[start + prefix : start + size], 0, False, b"", None, sender)
             for delivery in route.special:
-                if not (delivery.no_local and delivery.session is sender):
-                    delivery.session.deliver(message, 0, False, delivery.ids)
+                wanted = delivery.own if delivery.no_local and delivery.session is sender else delivery
+                if wanted is not None:
+                    wanted.session.deliver(message, 0, False, wanted.ids)
             for group in route.shared:
                 self._deliver_shared(group, message)
 
@@ -232,7 +253,7 @@ class Fanout:
         else:
             self.deliver(route, message)
 
-    def deliver(self, route: Route, message: Message) -> None:
+    def deliver(self, route: Route, message: Message, allowed: set[Session] | None = None) -> None:
         """Deliver along a route."""
         qos = message.qos
         sender = message.sender
@@ -240,20 +261,28 @@ class Fanout:
         for delivery in route.deliveries:
             session = delivery.session
             if delivery.no_local and session is sender:
-                continue
+                if delivery.own is None:
+                    continue
+                delivery = delivery.own
             granted = delivery.qos
             session.deliver(
                 message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
             )
         for group in route.shared:
-            self._deliver_shared(group, message)
+            self._deliver_shared(group, message, allowed)
 
-    def _deliver_shared(self, group: SharedGroup, message: Message) -> None:
-        member = group.pick()
+    def _deliver_shared(self, group: SharedGroup, message: Message, allowed: set[Session] | None = None) -> None:
+        member = group.pick(allowed)
         if member is not None:
             ids = encode_identifier(member.identifier) if member.identifier else b""
             retain = message.retain and member.retain_as_published
-            member.session.deliver(message, min(message.qos, member.qos), retain, ids)
+            qos = min(message.qos, member.qos)
+            member.session.deliver_shared(SharedOutgoing(message, qos, retain, ids, group, allowed))
+
+    def pass_on(self, outgoing: SharedOutgoing) -> None:
+        """Give a message of a member whose session ended to another one."""
+        if not outgoing.message.expired(self.node.now):
+            self._deliver_shared(outgoing.group, outgoing.message, outgoing.allowed)
 
     # ---------------------------------------------------------------- topic plugins
 
@@ -264,18 +293,22 @@ class Fanout:
             return
         effect = AuthorizeReceive(message, receivers)
         self._waiting.append(effect)
+        if len(self._waiting) >= limits.HOLD_QUEUED:
+            self.node.hold_publisher(self)
         self.node.effects.append(effect)
 
     def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
         """Go on with the messages whose receivers are known, in the order they came."""
         effect.allowed = allowed
         while self._waiting and (known := self._waiting[0]).allowed is not None:
-            del self._waiting[0]
+            self._waiting.popleft()
+            if len(self._waiting) == limits.HOLD_QUEUED // 2:
+                self.node.release_publishers(self)
             route = self.route(known.message.topic)
             deliveries = [d for d in route.deliveries if d.session in known.allowed]
             narrowed = Route(deliveries, [], False, {})
             narrowed.shared = route.shared
-            self.deliver(narrowed, known.message)
+            self.deliver(narrowed, known.message, known.allowed)
 
 
 def encode_identifier(identifier: int) -> bytes:

@@ -14,7 +14,7 @@ from broker import limits
 from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
-from broker.link import ASK_SEEN, BPDU, MEMBERS, SEEN, Link
+from broker.link import ASK_SEEN, BPDU, MEMBERS, ORIGINS, SEEN, Link
 from broker.relay import Relay
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -348,6 +348,8 @@ class Federation:
             self.relay.seen_received(link, body, now)
         elif kind == ASK_SEEN:
             self.relay.send_seen(link)
+        elif kind == ORIGINS:
+            self.relay.origins_received(link, body, now)
         self._settle(now)
 
     def link_behind(self, link: Link) -> None:

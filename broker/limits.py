@@ -15,6 +15,9 @@ us hold more than this [malformed]."""
 CONNECT_TIMEOUT = 10.0
 """s; from accept to CONNECT. A half-open connection costs a socket: slow or silent ones are closed [connect_timeout]."""
 
+CLOSE_TIME = 5.0
+"""s; from our decision to close until a peer that does not read its last packets is cut off."""
+
 CLIENT_BACKLOG_BYTES = 64 * 1024 * 1024
 """bytes; waiting for a client that reads too slowly, beyond what the transport holds. QoS 0 beyond it is dropped
 [dropped_slow_consumer]; a client whose acknowledgements alone exceed twice this is closed [slow_consumer_closed]."""
@@ -50,11 +53,20 @@ MAX_SUBSCRIPTIONS = 100_000
 MAX_RETAINED = 1_000_000
 """retained messages; more are not retained [retained_refused]."""
 
+MAX_RETAINED_BYTES = 1024 * 1024 * 1024
+"""bytes of retained messages; as above."""
+
 MAX_SESSIONS = 1_000_000
 """sessions kept for clients that are away; more are refused with 0x97 (3 in 3.1.1) [sessions_refused]."""
 
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""
+
+ROUTE_CACHE_TOPIC = 512
+"""bytes; the routes of longer topics are not kept: 65,536 topics of 64 KiB each would be 4 GiB."""
+
+ROUTE_CACHE_DELIVERIES = 4_000_000
+"""receivers in all kept routes together; as above (many topics times many subscribers of all of them)."""
 
 INTERNED_RECEIVERS = 4096
 """different sets of receivers shared by cached routes; then the cache is emptied (every subscription change can make one)."""
@@ -77,7 +89,7 @@ MAX_ORIGINS = 4096
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""
 
-PLUGIN_BACKLOG_BYTES = 1024 * 1024
+PLUGIN_BACKLOG_BYTES = 64 * 1024
 """bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
 
 MAX_TOPIC_LEVELS = 200

@@ -37,7 +37,7 @@ AUTHENTICATION = "mqttree-hmac-sha256"
 PROTOCOL = "1"
 """Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN = 1, 2, 3, 4, 5
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS = 1, 2, 3, 4, 5, 6
 """Types of records in a PINGREQ: u8 type, u24 length, body."""
 
 
@@ -119,7 +119,6 @@ class Link:
         "_window_key",
         "address",
         "asked",
-        "baseline",
         "behind",
         "conn",
         "dialled",
@@ -133,6 +132,7 @@ class Link:
         "rtt_ms",
         "seen",
         "state",
+        "told",
     )
 
     def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
@@ -146,7 +146,7 @@ class Link:
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
         self.seen: Vector | None = None  # what the neighbour says it has
-        self.baseline: Vector | None = None  # what we told it that we have
+        self.told = False  # it knows what has been here
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
         self.gossiped = -1  # the membership's version that the neighbour knows

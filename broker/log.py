@@ -50,12 +50,11 @@ class MessageLog:
         while entries and entries[0].at + limits.LOG_AGE < now:
             self._bytes -= len(entries.popleft().data)
 
-    def missed(self, seen: Vector, baseline: Vector, now: float) -> list[Entry]:
-        """Return what a neighbour with `seen` lacks, in order. For origins that it does not know it takes part from where we
-        told it that we were (`baseline`)."""
+    def missed(self, seen: Vector, now: float) -> list[Entry]:
+        """Return what a neighbour with `seen` lacks, in order; of an origin that it does not know, everything."""
         found = []
         for entry in self._entries:
-            window = seen.get(entry.key) or baseline.get(entry.key)
+            window = seen.get(entry.key)
             if (window is None or window.missing(entry.sequence)) and (
                 entry.expires_at is None or now < entry.expires_at
             ):

@@ -93,3 +93,9 @@ def encode_halves(
     else:
         head = bytes((0x30 | qos << 1 | retain,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
     return head, tail
+
+
+
+def size_of(message: Message) -> int:
+    """Return what a kept message counts for (bytes)."""
+    return len(message.payload) + len(message.topic) + len(message.properties)

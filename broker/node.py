@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -39,6 +39,16 @@ from broker.wire.packets import Will
 from broker.wire.properties import Property, encode_properties
 from broker.wire.varint import read_length
 from routing.topics import split_shared
+
+
+class Timer:
+    """A call to come; `Node.cancel` takes it back."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[float], None]) -> None:
+        self.call: Callable[[float], None] | None = call
+
 
 Log = Callable[[str, str], None]
 """Called with ("debug" | "info" | "warning" | "error", one line)."""
@@ -79,9 +89,11 @@ class Node:
         self.forwarding: list[Link] = []  # links in the live stream
         self.federated = False  # somebody else was there: what is published must be numbered and kept
         self.current: Connection | None = None  # whose bytes are being handled
-        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
         self._timer_number = count()
-        self._holding: dict[Connection, set[Connection]] = {}  # slow subscriber -> publishers not read for it
+        self._cancelled = 0
+        self._holding: dict[object, set[Connection]] = {}  # slow subscriber (or plugins) -> publishers not read for it
+        self._hold_timers: dict[object, Timer] = {}
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
 
@@ -164,7 +176,11 @@ class Node:
         self.current = None
         timers = self._timers
         while timers and timers[0][0] <= now:
-            heappop(timers)[2](now)
+            call = heappop(timers)[2].call
+            if call is None:
+                self._cancelled -= 1
+            else:
+                call(now)
         self.federation.tick(now)
 
     # ---------------------------------------------------------------- outputs
@@ -196,9 +212,22 @@ class Node:
 
     # ---------------------------------------------------------------- timers
 
-    def schedule(self, when: float, call: Callable[[float], None]) -> None:
+    def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
         """Call `call(now)` once, at `when` (s) or a little later."""
-        heappush(self._timers, (when, next(self._timer_number), call))
+        timer = Timer(call)
+        heappush(self._timers, (when, next(self._timer_number), timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Do not call. What the timer refers to is free at once, its place in the heap soon: clients that come and go, each
+        with a timer in a day, must not fill the memory."""
+        if timer.call is not None:
+            timer.call = None
+            self._cancelled += 1
+            if self._cancelled > 1000 and 2 * self._cancelled > len(self._timers):
+                self._timers[:] = [entry for entry in self._timers if entry[2].call is not None]
+                heapify(self._timers)
+                self._cancelled = 0
 
     # ---------------------------------------------------------------- messages
 
@@ -254,7 +283,7 @@ class Node:
             if again is not None:
                 self._watch(client, max(again, now + 0.01))
 
-        self.schedule(when, check)
+        client.timer = self.schedule(when, check)
 
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
         """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
@@ -263,30 +292,25 @@ class Node:
             return
         session.conn = None
         session.outbox = []
-        client.conn.outbox = list(client.conn.outbox)
+        conn = client.conn
+        conn.outbox = list(conn.outbox)
+        if conn.outbox:
+            self.dirty.append(conn)  # perhaps only the session was listed, and its outbox is another one now
+        if client.timer is not None:
+            self.cancel(client.timer)
         will = session.will
         if will is not None:
             delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
             if delay and session.expiry:
-                generation = session.will_generation
                 when = self.now + min(delay, session.expiry)
-                self.schedule(when, lambda now: self._delayed_will(session, generation))
+                session.will_timer = self.schedule(when, lambda now: self._send_will(session))
             else:
                 self._send_will(session)
         if session.expiry == 0:
             self.end_session(session)
         elif session.expiry != NEVER:
-            generation = session.will_generation
-            self.schedule(self.now + session.expiry, lambda now: self._expire(session, generation))
+            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self.end_session(session))
         self.event("broker_client_disconnected", client=client)
-
-    def _delayed_will(self, session: Session, generation: int) -> None:
-        if session.will_generation == generation and session.conn is None:
-            self._send_will(session)
-
-    def _expire(self, session: Session, generation: int) -> None:
-        if session.will_generation == generation and session.conn is None:
-            self.end_session(session)
 
     def _send_will(self, session: Session) -> None:
         will: Will | None = session.will
@@ -311,20 +335,17 @@ class Node:
         """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8, MQTT-4.1.0)."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
-        session.will_generation += 1
+        session.stop_timers()
         if session.conn is None:
             self._send_will(session)
         for topic_filter in list(session.subscriptions):
             group, inner = split_shared(topic_filter)
             self.fanout.unsubscribe(session, topic_filter, group, inner)
-            if group is not None:
-                self._pass_on(session, group, inner)
+        for outgoing in session.unfinished():
+            self.fanout.pass_on(outgoing)
         session.queue.clear()
         session.inflight.clear()
         session.incoming.clear()
-
-    def _pass_on(self, session: Session, group: str, inner: str) -> None:
-        """Shared subscription messages of a session that ends go to another member (MQTT-4.8.2-6)."""
 
     # ---------------------------------------------------------------- backpressure
 
@@ -333,31 +354,48 @@ class Node:
         source = self.current
         if source is None or source is slow or slow.stalled or source in self.links_by_connection:
             return
-        publishers = self._holding.get(slow)
-        if publishers is None:
-            publishers = self._holding[slow] = set()
+        if slow not in self._holding:
             slow.waiting_since = self.now
-            self.schedule(self.now + limits.HOLD_TIME, lambda now: self._check_hold(slow, now))
+            self._watch_hold(slow)
+        self._hold(source, slow)
+
+    def hold_publisher(self, reason: object) -> None:
+        """Do not read the present publisher until `release_publishers(reason)`."""
+        source = self.current
+        if source is not None and source not in self.links_by_connection:
+            self._hold(source, reason)
+
+    def _hold(self, source: Connection, reason: object) -> None:
+        publishers = self._holding.setdefault(reason, set())
         if source not in publishers:
             publishers.add(source)
             source.hold()
 
+    def holds(self, source: Connection) -> bool:
+        """Whether a connection is not read because somebody is behind."""
+        return any(source in publishers for publishers in self._holding.values())
+
+    def _watch_hold(self, slow: Connection) -> None:
+        when = slow.waiting_since + limits.HOLD_TIME
+        self._hold_timers[slow] = self.schedule(when, lambda now: self._check_hold(slow, now))
+
     def _check_hold(self, slow: Connection, now: float) -> None:
-        if slow not in self._holding:
-            return
         if slow.waiting_since + limits.HOLD_TIME <= now:
             slow.stalled = True
             self.log("info", f"{slow.peer} reads too slowly; its publishers no longer wait for it")
             self.release_publishers(slow)
         else:
-            self.schedule(slow.waiting_since + limits.HOLD_TIME, lambda at: self._check_hold(slow, at))
+            self._watch_hold(slow)
 
-    def release_publishers(self, slow: Connection) -> None:
+    def release_publishers(self, slow: object) -> None:
         """Read the publishers again that waited for `slow` alone."""
         publishers = self._holding.pop(slow, None)
         if publishers:
+            timer = self._hold_timers.pop(slow, None)
+            if timer is not None:
+                self.cancel(timer)
             for source in publishers:
-                if not any(source in others for others in self._holding.values()):
+                if not self.holds(source):
                     source.unhold()
 
     # ---------------------------------------------------------------- end

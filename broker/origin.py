@@ -84,12 +84,17 @@ def encode_link_publish(
 
 
 class Window:
-    """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs)."""
+    """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs).
 
-    __slots__ = ("gaps", "heard", "top")
+    Up to `begin` they are history: published before this broker met the origin. They are passed on, for somebody behind
+    may lack them, but not delivered here.
+    """
+
+    __slots__ = ("begin", "gaps", "heard", "top")
 
     def __init__(self, top: int, heard: float) -> None:
         self.top = top
+        self.begin = 0
         self.gaps: list[tuple[int, int]] = []
         self.heard = heard  # s, for forgetting origins that are long gone
 
@@ -162,12 +167,3 @@ def decode_vector(data: bytes, now: float) -> Vector:
             at += 12
         vector[key] = window
     return vector
-
-
-def snapshot(vector: Vector) -> Vector:
-    """Copy a vector as it is now."""
-    copy: Vector = {}
-    for key, window in vector.items():
-        twin = copy[key] = Window(window.top, window.heard)
-        twin.gaps = list(window.gaps)
-    return copy

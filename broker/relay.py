@@ -4,6 +4,9 @@ Every broker numbers what is published on it; (origin, boot, sequence) travels w
 from whichever link it comes, delivers it and passes it on over its other tree links. QoS 1, QoS 2 and retained messages stay in a
 log for a while. A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays
 from its log what is missing, in order, and only then adds the link to the live stream.
+
+Who meets an origin delivers what is published from then on. So that nobody takes an origin's first messages, lost on the way,
+for old ones, a new origin is made known (ORIGINS) over all links ahead of its messages. What is older is history.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import convert_run, topic_of
-from broker.link import ASK_SEEN, SEEN, Link
+from broker.link import ASK_SEEN, ORIGINS, SEEN, Link
 from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.origin import (
@@ -22,7 +25,6 @@ from broker.origin import (
     encode_link_publish,
     encode_vector,
     origin_key,
-    snapshot,
     split_key,
 )
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
+
+ALL_HISTORY = 1 << 48
+"""Beyond every sequence number."""
 
 
 class Relay:
@@ -102,20 +107,42 @@ class Relay:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some."""
         window = self.vector.get(key)
         if window is None:
-            if split_key(key)[0] == self.federation.own.id and key != self.key:
-                return 0  # of an earlier start of this very broker: it was delivered then
-            window = self._new_window(key, first - 1, now)
+            window = self._meet(key, first - 1, now)
+            self._make_known({key: window}, None)
         elif window is self.own:
             return 0
         window.heard = now
         return window.accept(first, count)
 
-    def _new_window(self, key: bytes, top: int, now: float) -> Window:
+    def _meet(self, key: bytes, begin: int, now: float) -> Window:
+        """Begin with an origin: up to `begin` it is history, which is still missing here."""
         if len(self.vector) >= limits.MAX_ORIGINS:
             oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
             del self.vector[oldest]
-        window = self.vector[key] = Window(top, now)
+        window = self.vector[key] = Window(begin, now)
+        if begin:
+            window.gaps.append((1, begin))
+        window.begin = begin
+        if split_key(key)[0] == self.federation.own.id:
+            window.begin = ALL_HISTORY  # an earlier start of this very broker: its subscribers went with it
         return window
+
+    def _make_known(self, origins: Vector, source: Link | None) -> None:
+        """Tell all neighbours of origins that are new here, ahead of their messages."""
+        if not origins:
+            return
+        body = encode_vector({key: Window(window.top, 0.0) for key, window in origins.items()})
+        for link in self.federation.links.values():
+            if link is not source and link.state == "up":
+                link.add_record(ORIGINS, body)
+
+    def origins_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's word for where origins begin that are new here."""
+        self._learn(decode_vector(body, now), link, now)
+
+    def _learn(self, seen: Vector, link: Link, now: float) -> None:
+        new = {key: self._meet(key, window.top, now) for key, window in seen.items() if key not in self.vector}
+        self._make_known(new, link)
 
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
@@ -123,7 +150,10 @@ class Relay:
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, now, message.expires_at))
         self._send(data, 1, link)
-        if message.topic[:1] != b"$":
+        if sequence <= self.vector[key].begin:
+            if message.retain:
+                self.node.retain(message)
+        elif message.topic[:1] != b"$":
             self.node.fanout.publish(message)
 
     def run_received(
@@ -179,26 +209,24 @@ class Relay:
 
     def send_seen(self, link: Link) -> None:
         """Tell a neighbour what has been here."""
-        link.baseline = snapshot(self.vector)
+        link.told = True
         link.add_record(SEEN, encode_vector(self.vector))
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
         """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
         seen = decode_vector(body, now)
-        for key, window in seen.items():
-            if key not in self.vector and split_key(key)[0] != self.federation.own.id:
-                self._new_window(key, window.top, now).gaps = []
+        self._learn(seen, link, now)
         link.seen = seen
         link.asked = False
         if link.forwarding and not link.behind:
-            if link.baseline is None:
+            if not link.told:
                 self.send_seen(link)
             self._join(link, now)
 
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
-        for entry in self.log.missed(link.seen, link.baseline or {}, now):
+        for entry in self.log.missed(link.seen, now):
             link.conn.send(entry.data)
             self.node.counters.replayed += 1
             self.node.counters.link_bytes_data += len(entry.data)
@@ -228,7 +256,6 @@ class Relay:
         """It drained: ask where the neighbour is, to go on from there."""
         if link.forwarding and not link.asked:
             link.asked = True
-            link.baseline = snapshot(self.vector)
             link.add_record(ASK_SEEN, b"")
 
     def tick(self, now: float) -> None:

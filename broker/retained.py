@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from broker import limits
 from broker.counters import Counters
-from broker.message import Message
+from broker.message import Message, size_of
 from routing.trie import TopicTrie
 
 
 class RetainedStore:
     """The last retained message of every topic."""
 
-    __slots__ = ("_counters", "_trie")
+    __slots__ = ("_bytes", "_counters", "_trie")
 
     def __init__(self, counters: Counters) -> None:
         self._trie: TopicTrie[Message] = TopicTrie()
         self._counters = counters
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -23,13 +24,21 @@ class RetainedStore:
     def store(self, topic: str, message: Message) -> bool:
         """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7). False: refused (full)."""
         if not message.payload:
-            self._trie.pop(topic)
+            self._forget(topic)
             return True
-        if len(self._trie) >= limits.MAX_RETAINED and self._trie.get(topic) is None:
+        old = self._trie.get(topic)
+        grown = self._bytes + size_of(message) - (0 if old is None else size_of(old))
+        if (old is None and len(self._trie) >= limits.MAX_RETAINED) or grown > limits.MAX_RETAINED_BYTES:
             self._counters.retained_refused += 1
             return False
         self._trie.set(topic, message)
+        self._bytes = grown
         return True
+
+    def _forget(self, topic: str) -> None:
+        old = self._trie.pop(topic)
+        if old is not None:
+            self._bytes -= size_of(old)
 
     def get(self, topic: str) -> Message | None:
         """Return the topic's message."""
@@ -40,7 +49,7 @@ class RetainedStore:
         messages = []
         for topic, message in self._trie.match(topic_filter):
             if message.expired(now):
-                self._trie.pop(topic)
+                self._forget(topic)
                 self._counters.expired += 1
             else:
                 messages.append(message)
@@ -49,6 +58,7 @@ class RetainedStore:
     def clear(self) -> None:
         """Forget everything."""
         self._trie = TopicTrie()
+        self._bytes = 0
 
     def items(self) -> list[tuple[str, Message]]:
         """Return every topic with its message."""

@@ -6,11 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.message import PACKET_IDS, Message
+from broker.message import PACKET_IDS, Message, size_of
 
 if TYPE_CHECKING:
     from broker.connection import Connection
-    from broker.node import Node
+    from broker.fanout import SharedGroup
+    from broker.node import Node, Timer
     from broker.wire import Will
 
 NEVER = float("inf")
@@ -51,6 +52,30 @@ class Outgoing:
         self.ids = ids
 
 
+class SharedOutgoing(Outgoing):
+    """One that another member of its group may get when the session ends (MQTT 5, 4.8.2)."""
+
+    __slots__ = ("allowed", "group")
+
+    def __init__(
+        self, message: Message, qos: int, retain: bool, ids: bytes, group: SharedGroup, allowed: set[Session] | None
+    ) -> None:
+        super().__init__(message, qos, retain, ids)
+        self.group = group
+        self.allowed = allowed  # by the topic plugins; None: everybody
+
+
+class Repeat(Outgoing):
+    """Waits for the window of a new connection with the packet identifier that it had on the last one."""
+
+    __slots__ = ("original", "packet_id")
+
+    def __init__(self, original: Outgoing, packet_id: int) -> None:
+        super().__init__(original.message, original.qos, original.retain, original.ids)
+        self.original = original
+        self.packet_id = packet_id
+
+
 RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
 """Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now (MQTT-4.4.0-1)."""
 
@@ -64,6 +89,7 @@ class Session:
         "client_id",
         "conn",
         "expiry",
+        "expiry_timer",
         "incoming",
         "inflight",
         "limited",
@@ -78,7 +104,7 @@ class Session:
         "username",
         "version",
         "will",
-        "will_generation",
+        "will_timer",
     )
 
     def __init__(self, node: Node, client_id: str) -> None:
@@ -101,7 +127,22 @@ class Session:
         self.maximum_packet_size = limits.MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
         self.will: Will | None = None
-        self.will_generation = 0
+        self.will_timer: Timer | None = None
+        self.expiry_timer: Timer | None = None
+
+    def expire_after(self, interval: int) -> None:
+        """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants it."""
+        longest = self.node.config.session_expiry_max
+        self.expiry = NEVER if interval == 0xFFFFFFFF else float(interval)
+        if longest is not None:
+            self.expiry = min(self.expiry, float(longest))
+
+    def stop_timers(self) -> None:
+        """The client is back, or the session ends: nothing is due any more for a client that is away."""
+        for timer in (self.will_timer, self.expiry_timer):
+            if timer is not None:
+                self.node.cancel(timer)
+        self.will_timer = self.expiry_timer = None
 
     # ---------------------------------------------------------------- out
 
@@ -135,6 +176,26 @@ class Session:
         else:
             self._transmit(Outgoing(message, qos, retain, ids))
 
+    def deliver_shared(self, outgoing: SharedOutgoing) -> None:
+        """Deliver as a member of a group, which may get the message back (see `unfinished`)."""
+        if outgoing.qos == 0:
+            self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+        elif self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
+            self._enqueue(outgoing)
+        else:
+            self._transmit(outgoing)
+
+    def unfinished(self) -> list[SharedOutgoing]:
+        """Messages of shared subscriptions that another member may still get: not those at QoS 2 that were sent
+        (MQTT-4.8.2-5), nor those that were answered (MQTT-4.8.2-6)."""
+        sent = [o for o in self.inflight.values() if o.qos == 1]
+        for outgoing in self.queue:
+            if not isinstance(outgoing, Repeat):
+                sent.append(outgoing)
+            elif outgoing.qos == 1:
+                sent.append(outgoing.original)
+        return [o for o in sent if isinstance(o, SharedOutgoing)]
+
     def _transmit(self, outgoing: Outgoing) -> None:
         message = outgoing.message
         inflight = self.inflight
@@ -164,7 +225,7 @@ class Session:
         self.node.counters.delivered += 1
 
     def _enqueue(self, outgoing: Outgoing) -> None:
-        size = len(outgoing.message.payload)
+        size = size_of(outgoing.message)
         if len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES:
             self.node.counters.dropped_queue_full += 1
             return
@@ -179,11 +240,13 @@ class Session:
         now = self.node.now
         while queue and len(self.inflight) < self.receive_maximum:
             outgoing = queue.popleft()
-            self.queued_bytes -= len(outgoing.message.payload)
-            if outgoing.message.expired(now):
+            self.queued_bytes -= size_of(outgoing.message)
+            if type(outgoing) is Repeat:
+                self._repeat(outgoing.packet_id, outgoing.original)
+            elif outgoing.message.expired(now):
                 self.node.counters.expired += 1
-                continue
-            self._transmit(outgoing)
+            else:
+                self._transmit(outgoing)
         conn = self.conn
         if conn is not None:
             conn.waiting_since = now
@@ -225,24 +288,42 @@ class Session:
         return True
 
     def redeliver(self) -> None:
-        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then what waited."""
-        for packet_id, outgoing in self.inflight.items():
+        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then what waited.
+
+        What exceeds the Receive Maximum of the new connection waits for its turn (MQTT-3.3.4-9).
+        """
+        inflight = self.inflight
+        room = self.receive_maximum - sum(outgoing is RELEASED for outgoing in inflight.values())
+        late: list[Repeat] = []
+        for packet_id, outgoing in list(inflight.items()):
             if outgoing is RELEASED:
                 self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
+            elif room > 0:
+                room -= 1
+                self._repeat(packet_id, outgoing)
             else:
-                message = outgoing.message
-                self.send_packet(
-                    message.packet(
-                        self.version,
-                        outgoing.qos,
-                        outgoing.retain,
-                        packet_id,
-                        now=self.node.now,
-                        dup=True,
-                        subscription_ids=outgoing.ids,
-                    )
-                )
+                del inflight[packet_id]
+                late.append(Repeat(outgoing, packet_id))
+                self.queued_bytes += size_of(outgoing.message)
+        self.queue.extendleft(reversed(late))
         self.pump()
+
+    def _repeat(self, packet_id: int, outgoing: Outgoing) -> None:
+        data = outgoing.message.packet(
+            self.version,
+            outgoing.qos,
+            outgoing.retain,
+            packet_id,
+            now=self.node.now,
+            dup=True,
+            subscription_ids=outgoing.ids,
+        )
+        if self.limited and len(data) > self.maximum_packet_size:
+            self.node.counters.dropped_too_large += 1
+            self.inflight.pop(packet_id, None)
+        else:
+            self.inflight[packet_id] = outgoing
+            self.send_packet(data)
 
     @property
     def online(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from websockets.exceptions import InvalidState
@@ -158,7 +157,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._timer = self.driver.loop.call_later(delay, self._timed_out)
 
     def _timed_out(self) -> None:
-        if self._frames.state is OPEN or self.conn is None:
+        if self.conn is None:
             self.transport.abort()
         else:
             self.transport.close()
@@ -244,25 +243,31 @@ class AdapterTransport:
         assert conn is not None
         while True:
             await self._reading.wait()
-            data = head = await self._exactly(1)
-            size = shift = 0
-            while head:
-                head = await self._exactly(1)
-                data += head
-                size |= (head[0] & 0x7F) << shift if head else 0
-                shift += 7
-                if not head or head[0] < 0x80 or shift > 21:
-                    break
-            if size and not (limits.MAX_CONNECT_SIZE < size > conn.max_packet_size):
-                data += await self._exactly(size)
+            data = await self._packet(conn.max_packet_size)
             if not data:
                 return
             conn.receive(data, self.driver.time())
             self.driver.wake()
-            if not head:
-                return
+
+    async def _packet(self, limit: int) -> bytes:
+        data = await self._exactly(1)
+        size = shift = 0
+        while data and shift < 28:
+            byte = await self._exactly(1)
+            if not byte:
+                return b""
+            data += byte
+            size |= (byte[0] & 0x7F) << shift
+            shift += 7
+            if byte[0] < 0x80:
+                break
+        if len(data) + size <= limit:  # of a larger one the beginning is enough to be refused
+            data += await self._exactly(size)
+        return data
 
     async def _exactly(self, size: int) -> bytes:
+        if not size:
+            return b""
         try:
             return bytes(await self._reader.read(size) or b"")
         except asyncio.IncompleteReadError as error:

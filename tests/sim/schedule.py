@@ -83,7 +83,7 @@ class Schedule:
             for number in range(rng.choice((1, 1, 2))):
                 filters = [(f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2, 3)))]
                 client = self._client(f"sub{host.index}.{number}", host, filters=filters)
-                client.ack_delay = rng.choice((0.0, 0.0, 0.05))
+                client.ack_delay = rng.choice((0.0, 0.0, 0.05)) if client.receive_maximum in (0, 100) else 0.0
             if rng.random() < 0.8 or host.index == 0:
                 will = ("a/b", rng.choice((0, 1, 2)), False) if rng.random() < 0.3 else None
                 self.publishers.append(self._client(f"pub{host.index}", host, will=will))
@@ -104,13 +104,13 @@ class Schedule:
         """Plan publications: streams of some rate, with a burst now and then."""
         rng, world = self.rng, self.world
         qos = rng.choice(((0, 1, 2), (1,), (2,), (1, 2), (0,)))
-        big = rng.choice((0, 0, 200, 3000, 60000))
+        big = rng.choice((0, 0, 200, 3000, 60000)) if world.rate > 2e6 else rng.choice((0, 0, 200))
         for publisher in self.publishers:
             topics = rng.sample(TOPICS, rng.choice((1, 2, 3)))
-            pause = rng.choice((0.02, 0.1, 0.4))
+            pause = rng.choice((0.05, 0.1, 0.4)) if big < 10000 else 0.6
             at = rng.uniform(0.0, 1.0)
             while at < self.length:
-                for _ in range(rng.choice((1, 1, 1, 1, 20))):
+                for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 12))):
                     retain = rng.random() < 0.05
                     topic = f"r/{publisher.name}" if retain else rng.choice(topics)
                     padding = rng.randrange(big + 1)

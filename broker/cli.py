@@ -1,0 +1,180 @@
+"""`mqttree run | status | bench`: the command line, and what all commands share (design section 6).
+
+Exit codes: 0 all went well; 1 `status` got no answer; 2 bad input of any kind, said in one line; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+COMMANDS = "mqttree.commands"
+"""Group of entry points whose functions take the rest of the command line and return an exit code."""
+
+DEFAULT_ADMIN = "127.0.0.1:8080"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and end with code 2."""
+        complain(f"{message} (see {self.prog} --help)", "mqttree")
+        raise SystemExit(2)
+
+
+def complain(text: str, program: str = "mqttree") -> None:
+    """Write one line to the standard error, if there still is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{program}: {' '.join(text.split())}\n")
+        sys.stderr.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line (without the program's name) and return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _main(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has left; Python would complain when it flushes
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str]) -> int:
+    if words and words[0] not in ("run", "status") and not words[0].startswith("-"):
+        command = _command(words[0])
+        if command is not None:
+            return int(command(words[1:]) or 0)
+    try:
+        arguments = _parser().parse_args(words)
+    except SystemExit as leave:  # argparse has said why
+        return leave.code if isinstance(leave.code, int) else 2
+    from broker.configfile import ConfigError
+
+    try:
+        if arguments.command == "run":
+            from broker.run import run
+
+            return run(arguments)
+        return _status(arguments)
+    except ConfigError as error:
+        complain(str(error))
+        return 2
+
+
+def _command(name: str) -> Callable[[list[str]], int | None] | None:
+    """Find a command that another package brings; None when there is none of that name."""
+    import importlib
+    from importlib.metadata import entry_points
+
+    try:
+        for entry in entry_points(group=COMMANDS, name=name):
+            found: Callable[[list[str]], int | None] = entry.load()
+            return found
+        if name == "bench":  # run from the sources, not installed
+            fallback: Callable[[list[str]], int | None] = importlib.import_module("bench.cli").main
+            return fallback
+    except ImportError as error:
+        missing = f" ({error.name} is missing)" if error.name else ""
+        complain(f"{name}: not installed{missing}; pip install 'mqttree[{name}]'")
+        return lambda words: 2
+    return None
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from broker.settings import OPTIONS
+    from broker.status import StatusError, fetch, render
+
+    where, value = "", DEFAULT_ADMIN
+    if arguments.admin is not None:
+        where, value = "--admin: ", arguments.admin
+    elif os.environ.get("MQTTREE_ADMIN"):
+        where, value = "MQTTREE_ADMIN: ", os.environ["MQTTREE_ADMIN"]
+    try:
+        admin = OPTIONS["admin"].read(value)
+    except ValueError as error:
+        complain(f"{where}{error}")
+        return 2
+    try:
+        state = fetch(admin)
+    except StatusError as error:
+        complain(str(error))
+        return 1
+    if arguments.json:
+        import json
+
+        text = json.dumps(state, indent=2) + "\n"
+    else:
+        text = render(state)
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+    return 0
+
+
+def version() -> str:
+    """Return the version of the installed distribution, "" when run from bare sources."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("mqttree")
+    except PackageNotFoundError:
+        return ""
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"mqttree {version() or 'of unknown version'}")
+        parser.exit()
+
+
+def _parser() -> Parser:
+    """Describe the command line. Values stay texts: `settings` checks them, the file's and the environment's alike."""
+    parser = Parser(
+        prog="mqttree",
+        description="An MQTT broker whose instances find each other, grow a tree and act as one.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    run = commands.add_parser(
+        "run",
+        help="run a broker",
+        allow_abbrev=False,
+        epilog="Every option can also be set as MQTTREE_<OPTION> in the environment, and, below that, in the `federation:` "
+        "section of the configuration file.",
+    )
+    run.add_argument("-c", "--config", metavar="FILE", help="configuration: amqtt's YAML and a `federation:` section")
+    run.add_argument("--listen", metavar="HOST:PORT", help="where the default listener binds (0.0.0.0:1883)")
+    run.add_argument("--name", metavar="NAME", help="what people call this broker (the machine and the port)")
+    run.add_argument("--data-dir", metavar="DIR", help="keep the broker's id and boot number there (a new id each start)")
+    run.add_argument("--cluster", metavar="NAME", help="only brokers of one cluster federate (mqttree)")
+    run.add_argument("--secret-file", metavar="FILE", help="the cluster's secret: brokers without it stay outside")
+    run.add_argument("--discovery", metavar="multicast|static|dns|off", help="how brokers find each other (multicast)")
+    run.add_argument("--seed", metavar="HOST:PORT", action="append", help="a broker to begin with; may be repeated")
+    run.add_argument("--advertise", metavar="HOST:PORT", help="the address that other brokers are told")
+    run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (flood)")
+    run.add_argument("--admin", metavar="HOST:PORT", help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)")
+    run.add_argument("--log-level", metavar="debug|info|warning|error", help="what is logged (info)")
+    run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)  # ends with its standard input
+    status = commands.add_parser("status", help="show the tree as a broker sees it", allow_abbrev=False)
+    status.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
+    status.add_argument("--json", action="store_true", help="print /api/federation as it is")
+    commands.add_parser("bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""amqtt's plugin manager as the node's driver sees it: who wants to know what, and in which form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from amqtt.adapters import BufferReader
+from amqtt.events import BrokerEvents, MQTTEvents
+from amqtt.mqtt import packet_class
+from amqtt.mqtt.packet import MQTTFixedHeader
+from amqtt.plugins.authentication import AnonymousAuthPlugin
+from amqtt.plugins.logging_amqtt import EventLoggerPlugin, PacketLoggerPlugin
+from amqtt.plugins.manager import PluginManager
+from amqtt.plugins.sys import broker as sys_topics
+
+from broker.amqtt_views import SysContext, incoming
+from broker.effects import Event, Hooks
+from broker.message import Message
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.client import Client
+    from broker.node import Node
+    from broker.server import Broker
+
+PACKET_EVENTS = frozenset(str(event) for event in MQTTEvents)
+CLIENT_EVENTS = frozenset({str(BrokerEvents.CLIENT_CONNECTED), str(BrokerEvents.CLIENT_DISCONNECTED)})
+NODE_EVENTS = CLIENT_EVENTS | {
+    str(BrokerEvents.CLIENT_SUBSCRIBED),
+    str(BrokerEvents.CLIENT_UNSUBSCRIBED),
+    str(BrokerEvents.RETAINED_MESSAGE),
+    str(BrokerEvents.MESSAGE_RECEIVED),
+    str(BrokerEvents.MESSAGE_BROADCAST),
+}
+"""Events that come from the node; the others belong to the broker's start and end."""
+
+MAX_EVENTS = 100_000
+"""calls of plugins under way. Beyond it events of messages and packets are dropped and counted (`Plugins.events_dropped`):
+a plugin that waits longer than messages take to come would fill the memory."""
+
+Complain = Callable[[str, BaseException], None]
+"""Called with what failed and why; counts, and logs one line."""
+
+
+class Callback:
+    """A plugin's event method; what it raises ends here."""
+
+    __slots__ = ("_call", "_complain", "_what", "owner")
+
+    def __init__(self, call: Callable[..., Awaitable[Any]], event: str, complain: Complain) -> None:
+        inner = call.func if isinstance(call, partial) else call
+        self.owner = getattr(inner, "__self__", None)
+        self._call = call
+        self._what = f"{type(self.owner).__name__}.on_{event}"
+        self._complain = complain
+
+    async def __call__(self, **arguments: Any) -> Any:
+        """Call the method."""
+        try:
+            return await self._call(**arguments)
+        except Exception as error:
+            self._complain(self._what, error)
+            return None
+
+
+class Plugins:
+    """The loaded plugins of one broker."""
+
+    def __init__(self, broker: Broker, manager: PluginManager) -> None:
+        """`manager` may be a stand-in (a test's mock): then everything is asked and told."""
+        self._broker = broker
+        self.manager = manager
+        self.events_dropped = 0
+        self._last: tuple[Message, Any] | None = None
+        self._genuine = isinstance(manager, PluginManager)
+        if self._genuine:
+            self._adopt()
+
+    def _adopt(self) -> None:
+        """Take amqtt's own $SYS plugin off the events (it is fed from the counters), and guard everybody's methods."""
+        for plugin in self.manager.plugins:
+            if type(plugin) is sys_topics.BrokerSysPlugin:
+                feed_sys(plugin, self._broker)
+        callbacks = self.manager._event_plugin_callbacks
+        for event in list(callbacks):
+            guarded = [Callback(call, str(event), self._broker.plugin_failed) for call in callbacks[event]]
+            if event in PACKET_EVENTS or event in CLIENT_EVENTS:
+                guarded = [call for call in guarded if type(call.owner) is not sys_topics.BrokerSysPlugin]
+            callbacks[event] = guarded
+
+    def hooks(self) -> Hooks:
+        """Work out what the node has to ask and tell. Levels of loggers count as they are now."""
+        if not self._genuine:
+            return Hooks(authenticate=True, topics=False, packets=False, events=NODE_EVENTS)
+        wanted = {
+            str(event)
+            for event, calls in self.manager._event_plugin_callbacks.items()
+            if any(_wants(call.owner, str(event)) for call in calls)
+        }
+        return Hooks(
+            authenticate=not self.anonymous,
+            topics=bool(self.manager._topic_plugins) and self.manager.is_topic_filtering_enabled(),
+            packets=bool(wanted & PACKET_EVENTS),
+            events=frozenset(wanted & NODE_EVENTS),
+        )
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether everybody is let in without being asked: amqtt's anonymous plugin alone, and allowing it."""
+        if not self._genuine:
+            return False
+        plugins = self.manager._auth_plugins
+        return len(plugins) == 1 and type(plugins[0]) is AnonymousAuthPlugin and plugins[0]._allow_anonymous is True
+
+    # ---------------------------------------------------------------- events
+
+    async def fire(self, events: list[Event]) -> None:
+        """Tell the plugins, in order; comes back when their methods are scheduled, not when they have ended."""
+        for event in events:
+            if len(self.manager._fired_events) >= MAX_EVENTS and event.name not in CLIENT_EVENTS:
+                self.events_dropped += 1
+                continue
+            try:
+                if event.name in PACKET_EVENTS:
+                    await self._fire_packets(event)
+                else:
+                    await self.manager.fire_event(BrokerEvents(event.name), **self._arguments(event))
+            except Exception as error:
+                self._broker.plugin_failed(event.name, error)
+
+    def _arguments(self, event: Event) -> dict[str, Any]:
+        given = event.arguments
+        if event.name == BrokerEvents.RETAINED_MESSAGE:
+            return {"client_id": None, "retained_message": self._broker.retained_message(given["message"])}
+        client: Client = given["client"]
+        arguments: dict[str, Any] = {"client_id": client.session.client_id}
+        if event.name in CLIENT_EVENTS:
+            arguments["client_session"] = self._broker.accounts.of(client.session)
+        elif "message" in given:
+            arguments["message"] = self._incoming(given["message"], given.get("packet_id"))
+        else:
+            arguments["topic"] = given["topic"]
+            if "qos" in given:
+                arguments["qos"] = given["qos"]
+        return arguments
+
+    def _incoming(self, message: Message, packet_id: int | None) -> Any:
+        """Return the same object for both events of one message, as amqtt does."""
+        if self._last is None or self._last[0] is not message:
+            self._last = (message, incoming(message, packet_id))
+        return self._last[1]
+
+    async def _fire_packets(self, event: Event) -> None:
+        client: Client = event.arguments["client"]
+        if client.version == 5:  # amqtt's codecs read 3.1 and 3.1.1
+            return
+        for packet in split_packets(_bytes(event.arguments)):
+            decoded = await decode_packet(packet)
+            if decoded is not None:
+                account = self._broker.accounts.of(client.session)
+                await self.manager.fire_event(MQTTEvents(event.name), packet=decoded, session=account)
+
+
+def _bytes(arguments: dict[str, Any]) -> bytes:
+    """Return the packets that an event shows: as bytes, or as a first byte and what is behind the length."""
+    data: bytes | None = arguments.get("data")
+    if data is None:
+        body: bytes = arguments["body"]
+        data = bytes((arguments["first"],)) + encode_varint(len(body)) + body
+    return data
+
+
+def _wants(owner: Any, event: str) -> bool:
+    """Whether a plugin does something on an event. amqtt's loggers answer to all of them, and mostly do nothing."""
+    if type(owner) is EventLoggerPlugin:
+        level = logging.INFO if event in CLIENT_EVENTS else logging.DEBUG
+        return bool(owner.context.logger.isEnabledFor(level))
+    if type(owner) is PacketLoggerPlugin:
+        return bool(owner.context.logger.isEnabledFor(logging.DEBUG))
+    return True
+
+
+def split_packets(data: bytes) -> Iterator[bytes]:
+    """Split whole packets that stand one behind the other."""
+    position = 0
+    while position + 2 <= len(data):
+        length, body = read_length(data, position + 1)
+        if body < 0:
+            return
+        yield data[position : body + length]
+        position = body + length
+
+
+async def decode_packet(data: bytes) -> Any:
+    """Decode one packet of MQTT 3.1 or 3.1.1 by amqtt's codecs; None for what they cannot read."""
+    reader = BufferReader(data)
+    try:
+        header = await MQTTFixedHeader.from_stream(reader)
+        return await packet_class(header).from_stream(reader, fixed_header=header)
+    except Exception:
+        return None
+
+
+# -------------------------------------------------------------------- $SYS
+
+
+class Process:
+    """What the $SYS plugin asks of psutil, without the walk through all memory maps that `memory_full_info` is."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    def cpu_percent(self, interval: float | None = None) -> float:
+        """Return the CPU use since the last call, in percent of one core."""
+        return float(self._process.cpu_percent(interval=interval or None))
+
+    def memory_full_info(self) -> Any:
+        """Return what has `rss` (bytes)."""
+        return self._process.memory_info()
+
+
+def feed_sys(plugin: Any, broker: Broker) -> None:
+    """Let amqtt's $SYS plugin count by the node's counters, so that nobody has to show it every packet."""
+    publish_topics = plugin.broadcast_dollar_sys_topics
+
+    def broadcast() -> None:
+        plugin._stats.update(sys_stats(broker.node))
+        publish_topics()
+
+    plugin.broadcast_dollar_sys_topics = broadcast
+    plugin.context = SysContext(broker, plugin.context)
+    plugin._current_process = Process(plugin._current_process)
+
+
+def sys_stats(node: Node) -> dict[str, int]:
+    """Return the node's counters under the names of amqtt's statistics. Messages are PUBLISH packets."""
+    counters = node.counters
+    connected = sum(1 for session in node.sessions.values() if session.conn is not None)
+    return {
+        sys_topics.STAT_BYTES_RECEIVED: counters.bytes_received,
+        sys_topics.STAT_BYTES_SENT: counters.bytes_sent,
+        sys_topics.STAT_MSG_RECEIVED: counters.published,
+        sys_topics.STAT_MSG_SENT: counters.delivered,
+        sys_topics.STAT_PUBLISH_RECEIVED: counters.published,
+        sys_topics.STAT_PUBLISH_SENT: counters.delivered,
+        sys_topics.STAT_CLIENTS_CONNECTED: connected,
+        sys_topics.STAT_CLIENTS_DISCONNECTED: max(0, counters.connects - connected),
+    }

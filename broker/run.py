@@ -1,0 +1,211 @@
+"""`mqttree run`: one broker from its start line to its goodbye."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+from broker import admin as admin_server
+from broker.cli import DEFAULT_ADMIN, version
+from broker.configfile import ConfigError
+from broker.identity import DataDir, fresh_identity
+from broker.settings import FederationSettings, RunSettings, first_address, read_settings, split_bind
+from discovery.address import Address, is_loopback
+from stp import capability
+
+if TYPE_CHECKING:
+    from amqtt.contexts import BrokerConfig
+
+SHUTDOWN_TIMEOUT = 10.0
+"""s for goodbyes; docker stop and systemd kill after ten or more."""
+
+log = logging.getLogger("mqttree")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a broker until a signal ends it. Raises ConfigError for what cannot be used."""
+    settings = read_settings(vars(arguments), os.environ)
+    _set_up_logging(settings.log_level)
+    from broker.amqtt_config import broker_config, link_bind
+
+    config = broker_config(settings.file, settings.listen)
+    bind = link_bind(config)
+    if bind is None and settings.advertise is None and settings.discovery != "off":
+        log.warning("no listener is plain tcp, so no other broker can dial this one: discovery is off")
+        settings.discovery = "off"
+    wall = time.time()
+    data = DataDir(settings.data_dir) if settings.data_dir is not None else None
+    try:
+        rng = random.SystemRandom()
+        identity = data.identity(wall, rng) if data is not None else fresh_identity(wall, rng)
+        federation = settings.federation(
+            bind or split_bind("127.0.0.1:1883"),
+            id=identity.id,
+            boot=identity.boot,
+            capability=capability.measure() if settings.capability is None else settings.capability,
+            own_host=first_address,
+        )
+        with _admin_socket(settings) as listener:
+            _raise_file_limit()
+            return _run_loop(_Run(settings, config, federation, listener, arguments.die_with_parent))
+    finally:
+        if data is not None:
+            data.close()
+
+
+def _run_loop(running: _Run) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(running.main())
+
+
+class _Run:
+    """One broker in one event loop."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        config: BrokerConfig,
+        federation: FederationSettings,
+        listener: socket.socket | None,
+        die_with_parent: bool,
+    ) -> None:
+        self.settings = settings
+        self.config = config
+        self.federation = federation
+        self.listener = listener
+        self.die_with_parent = die_with_parent
+        self.stopping: asyncio.Event | None = None
+
+    async def main(self) -> int:
+        """Start, wait for a signal, stop; return the exit code."""
+        from broker.amqtt_config import explain
+        from broker.server import Broker
+
+        loop = asyncio.get_running_loop()
+        self.stopping = asyncio.Event()
+        self._watch(loop)
+        try:
+            broker = Broker(self.config, loop, settings=self.federation)
+            await broker.start()
+        except Exception as error:  # whatever a plugin or a listener raises: said in one line
+            log.debug("cannot start", exc_info=True)
+            raise explain(error, self.settings.file) from None
+        admin = admin_server.Admin(broker.node, version())
+        if self.listener is not None:
+            await admin.start(self.listener)
+        self._announce(not broker.node.hooks.authenticate)
+        await self.stopping.wait()
+        log.info("stopping")
+        await admin.close()
+        try:
+            await asyncio.wait_for(broker.shutdown(), SHUTDOWN_TIMEOUT)
+        except TimeoutError:
+            log.warning("did not stop within %g s; ending anyway", SHUTDOWN_TIMEOUT)
+        except Exception as error:  # a plugin's; the broker ends all the same
+            log.warning("while stopping: %s", " ".join(str(error).split()) or type(error).__name__)
+        return 0
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop at the first signal, end at the second; with `die_with_parent` also when the standard input ends."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._stop, number)
+        if self.die_with_parent:
+            loop.add_reader(0, self._read_stdin, loop)
+
+    def _stop(self, number: int) -> None:
+        assert self.stopping is not None
+        if self.stopping.is_set():
+            os._exit(128 + number)
+        self.stopping.set()
+
+    def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            ended = not os.read(0, 4096)
+        except OSError:
+            ended = True
+        if ended:
+            loop.remove_reader(0)
+            assert self.stopping is not None
+            self.stopping.set()
+
+    def _announce(self, anonymous: bool) -> None:
+        """Say in one line who listens where; as a warning when anybody on the network may come in."""
+        from broker.amqtt_config import describe_listeners
+
+        settings, federation = self.settings, self.federation
+        listeners = describe_listeners(self.config)
+        bind = split_bind(self.settings.listen or "") if self.settings.listen else None
+        local = is_loopback(bind.host) if bind is not None else "0.0.0.0" not in listeners
+        log.log(
+            logging.WARNING if anonymous and not local else logging.INFO,
+            "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s, %s",
+            federation.name,
+            listeners,
+            settings.admin or DEFAULT_ADMIN if self.listener is not None else "off",
+            federation.id.hex(),
+            federation.cluster,
+            federation.discovery,
+            "" if federation.secret is not None or federation.discovery == "off" else " (no secret)",
+            "anonymous access allowed" if anonymous else "no anonymous access",
+        )
+
+
+def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[socket.socket | None]:
+    """Take the admin port. The default one may be another broker's of this machine: then there is none."""
+    wanted = settings.admin or Address(*split_bind(DEFAULT_ADMIN))
+    try:
+        return admin_server.listen(wanted.host, wanted.port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        if settings.admin is not None:
+            raise ConfigError(f"admin: cannot listen on {wanted}: {reason}") from None
+        log.warning("admin is off: cannot listen on %s: %s", wanted, reason)
+        return contextlib.nullcontext()
+
+
+def _set_up_logging(level: str) -> None:
+    """Log to the standard error, each record one line; amqtt's own talk only when it is asked for."""
+    logging.raiseExceptions = False  # a broken pipe is no reason to fail
+    number = getattr(logging, level.upper())
+    handler: logging.Handler = logging.StreamHandler() if sys.stderr is not None else logging.NullHandler()
+    handler.setFormatter(_OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    for name in ("amqtt", "transitions", "asyncio", "websockets"):
+        logging.getLogger(name).setLevel(max(number, logging.WARNING) if level != "debug" else logging.DEBUG)
+    logging.getLogger("transitions").setLevel(max(number, logging.WARNING))
+    # what plugins of the configuration say, the event logger's connects for example
+    logging.getLogger("amqtt.broker.plugins").setLevel(number)
+    logging.getLogger("amqtt.broker.plugins").addFilter(lambda record: record.name != "amqtt.broker.plugins" or level == "debug")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore", DeprecationWarning)
+
+
+class _OneLine(logging.Formatter):
+    """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug, are left as they are."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        text = super().formatMessage(record)
+        return (
+            text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        )
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: each connection is one."""
+    with contextlib.suppress(OSError, ValueError):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

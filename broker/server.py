@@ -1,0 +1,609 @@
+"""amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context (design section 2).
+
+The node decides; this opens sockets, runs what has to wait, and hands the answers back. With no plugin that wants to be
+asked or told, nothing here is called per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import random
+import ssl
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import amqtt.broker
+from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.broker import DEFAULT_PORTS, ExternalServer, RetainedApplicationMessage
+from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType
+from amqtt.errors import BrokerError
+from amqtt.events import BrokerEvents
+from amqtt.session import Session as Account
+
+from broker.amqtt_listener import BACKLOG, Listener, ListenerProtocol, listen_error
+from broker.amqtt_views import Accounts, Handler, RetainedMessages, Sessions, Subscriptions
+from broker.client import Client
+from broker.config import NodeConfig
+from broker.connection import Connection
+from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
+from broker.message import Message
+from broker.node import Node
+from broker.plugins import Plugins
+from broker.session import Session, Subscription
+from broker.settings import FederationSettings
+from broker.transport import Driver, StreamProtocol
+from broker.websocket import AdapterTransport, WebSocketProtocol
+from broker.wire.encode import encode_packet
+from discovery.address import Address
+from discovery.dns import Resolver
+from discovery.multicast import Multicast
+from routing.topics import split_shared, valid_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("mqttree")
+
+DIAL_TIMEOUT = 3.0
+"""s; for a link's TCP connection to stand."""
+
+DRAIN_TIMEOUT = 1.0
+"""s; for what was said last to go out at a shutdown."""
+
+PLUGIN_TIMEOUT = 5.0
+"""s; for plugins' methods to end at a shutdown. What hangs longer is cancelled."""
+
+TLS_TIMEOUT = 10.0
+"""s; for a TLS handshake: a connection that does nothing costs a socket."""
+
+DEFAULT_PLUGINS: dict[str, Any] = {
+    "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
+    "amqtt.plugins.sys.broker.BrokerSysPlugin": {"sys_interval": 20},
+}
+"""amqtt's default without its two loggers."""
+
+REFUSED = 0x80
+"""SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
+
+
+class ServerNode(Node):
+    """The node, with the few places where amqtt's ways need to look in. None is on the path of a message."""
+
+    accounts: Accounts
+    sources: dict[str, str]
+    on_empty: Callable[[], None] | None = None
+
+    def client_came(self, client: Client, now: float) -> None:
+        """A client is connected."""
+        if client.keep_alive:
+            client.keep_alive += self.accounts.keep_alive_delay
+        self.accounts.connected(client)
+        if self.hooks.packets:
+            connect = encode_packet(client.connect, client.version)
+            self.effects.append(Event("mqtt_packet_received", {"client": client, "data": connect}))
+        super().client_came(client, now)
+        account = client.session.account
+        if isinstance(account, Account):
+            deliver_kept(client.session, account)
+
+    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+        """A client's connection ended."""
+        super().client_gone(client, reason, graceful=graceful)
+        if client.session.conn is None:
+            self.accounts.gone(client.session)
+
+    def retain(self, message: Message) -> None:
+        """Keep a retained message, and whose it was."""
+        topic = message.topic.decode()
+        sender = message.sender
+        if message.payload and isinstance(sender, Session):
+            self.sources[topic] = sender.client_id
+        else:
+            self.sources.pop(topic, None)
+        if len(self.sources) > 2 * len(self.retained) + 1024:  # some expired
+            self.sources = {t: c for t, c in self.sources.items() if self.retained.get(t) is not None}
+        super().retain(message)
+
+    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
+        """A connection is closed."""
+        super().connection_lost(conn, reason, now)
+        if self.on_empty is not None and not self.connections:
+            self.on_empty()
+
+
+class ShowingNode(ServerNode):
+    """The same for plugins that want to see every packet: what goes out is shown when it goes."""
+
+    on_packets: Callable[[Client, bytes], None]
+
+    def flush(self) -> None:
+        """Hand every outbox to its transport, and show what is in those of clients."""
+        shown: set[int] = set()
+        for outlet in self.dirty:
+            conn = outlet.conn
+            if conn is not None and isinstance(conn.owner, Client) and outlet.outbox and id(outlet.outbox) not in shown:
+                shown.add(id(outlet.outbox))
+                self.on_packets(conn.owner, b"".join(outlet.outbox))
+        super().flush()
+
+
+def deliver_kept(session: Session, account: Account) -> None:
+    """Deliver what plugins put into amqtt's queue of messages for a session that was away."""
+    while not account.retained_messages.empty():
+        kept = account.retained_messages.get_nowait()
+        qos = kept.qos or 0
+        message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
+        session.deliver(message, qos, True, b"")
+
+
+class Broker(amqtt.broker.Broker):  # type: ignore[misc]
+    """amqtt's broker, extended: faster, MQTT 5, and one of a federation when `settings` are given.
+
+    `node` is the pure broker, `driver` runs it, `accounts` are amqtt's sessions of our sessions.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig | dict[str, Any] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        plugin_namespace: str | None = None,
+        *,
+        settings: FederationSettings | None = None,
+    ) -> None:
+        """Take amqtt's configuration (a `federation` key in it is not for us) and the federation's settings.
+
+        Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong configuration,
+        PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for plugins.
+        """
+        self.max_qos = 2
+        if config is None:
+            config = {}
+        if isinstance(config, dict):
+            config = self._prepared(config)
+        self.settings = settings
+        self._restart = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._multicast: Multicast | None = None
+        self._resolver: Resolver | None = None
+        super().__init__(config, loop, plugin_namespace)
+        self._sessions = Sessions(self)
+        self._subscriptions = Subscriptions(self)
+        self._retained_messages = RetainedMessages(self)
+        found = getattr(self.config, "max_qos", None)
+        if isinstance(found, int):
+            self.max_qos = min(self.max_qos, found)
+        self.accounts = Accounts(self.config.timeout_disconnect_delay or 0)
+        self.plugins = Plugins(self, self.plugins_manager)
+        self.node: ServerNode
+        self.driver: Driver
+        self._make_node()
+
+    def _prepared(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Copy a configuration (amqtt changes the one that it is given), without what is ours."""
+        config = copy.deepcopy({key: value for key, value in config.items() if key != "federation"})
+        for key in ("max-qos", "max_qos"):
+            if (qos := config.pop(key, None)) is not None:
+                if isinstance(qos, bool) or qos not in (0, 1, 2):
+                    raise ValueError(f"'{key}' is {qos!r}, not 0, 1 or 2")
+                self.max_qos = qos
+        if "plugins" not in config and "auth" not in config:
+            config["plugins"] = copy.deepcopy(DEFAULT_PLUGINS)
+        return config
+
+    def _make_node(self, port: int | None = None) -> None:
+        """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
+        config = self.settings.node_config() if self.settings is not None else NodeConfig()
+        config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval)
+        if port is not None:
+            config = replace(config, port=port)
+        hooks = self.plugins.hooks()
+        make = ShowingNode if hooks.packets else ServerNode
+        self.node = node = make(
+            config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=_log_line
+        )
+        self.accounts.anonymous = self.plugins.anonymous
+        node.accounts = self.accounts
+        node.sources = {}
+        if isinstance(node, ShowingNode):
+            node.on_packets = self._packets_sent
+        self.driver = Driver(node, self._loop, self._run_effects)
+
+    # ---------------------------------------------------------------- start
+
+    async def start(self) -> None:
+        """Open the listeners and begin.
+
+        Raises:
+            BrokerError: the broker is not in a state to be started, or a listener cannot be opened (one line).
+        """
+        try:
+            self.transitions.start()
+        except Exception as error:  # transitions.MachineError, or ValueError of older ones
+            raise BrokerError(f"Broker instance can't be started: {error}") from error
+        if self._restart or self.node.hooks != self.plugins.hooks():
+            self._make_node()
+        self._restart = True
+        self.node.sessions.clear()
+        self.node.retained.clear()
+        await self._fire(BrokerEvents.PRE_START)
+        try:
+            await self._start_listeners()
+        except BaseException as error:
+            await self._close_listeners()
+            self.transitions.starting_fail()
+            if isinstance(error, BrokerError) or not isinstance(error, Exception):
+                raise
+            raise BrokerError(f"Broker instance can't be started: {error}") from error
+        self.transitions.starting_success()
+        await self._fire(BrokerEvents.POST_START)
+        for session in list(self.node.sessions.values()):  # what plugins have brought back
+            if isinstance(session.account, Account):
+                session.clean = bool(session.account.clean_session)
+                deliver_kept(session, session.account)
+        self._start_discovery()
+        self.driver.wake()
+
+    async def _start_listeners(self) -> None:
+        self._servers.clear()
+        for name, config in self.listeners_config.items():
+            if "bind" not in config:
+                continue
+            if config.type == ListenerType.EXTERNAL:
+                self._servers[name] = ExternalServer()
+                continue
+            context = self._ssl_context(name, config) if config.ssl else None
+            try:
+                host, port = self._split_bindaddr_port(str(config.bind), DEFAULT_PORTS[config.type])
+            except ValueError as error:
+                raise BrokerError(f"listener '{name}': cannot read bind value '{config.bind}': {error}") from error
+            host = host.strip("[]") if host is not None else None  # amqtt leaves the brackets of IPv6 on
+            server = self._servers[name] = Listener(name, None, config.max_connections)
+            try:
+                server.instance = await self._create_server_instance(name, config.type, host, port, context)
+            except (OSError, ValueError, OverflowError) as error:
+                raise BrokerError(listen_error(name, host, port, error)) from error
+            log.debug("listener '%s' on %s", name, config.bind)
+        if self.settings is not None and self.settings.port == 0:
+            self._make_node(next(iter(self.ports.values()), 0))
+
+    async def _create_server_instance(
+        self,
+        listener_name: str,
+        listener_type: ListenerType,
+        address: str | None,
+        port: int,
+        ssl_context: ssl.SSLContext | None,
+    ) -> asyncio.Server:
+        """Open a server; what it accepts goes straight to the node."""
+        server: Listener = self._servers[listener_name]
+
+        def accept() -> asyncio.Protocol:
+            driver = self.driver  # looked up at each: it is made anew at a restart
+            if listener_type == ListenerType.WS:
+                return WebSocketProtocol(driver, listener_name, server)
+            if server.max_connections > 0:
+                return ListenerProtocol(driver, listener_name, server)
+            return StreamProtocol(driver, listener_name, on_open=server.opened, on_close=server.closed)
+
+        options: dict[str, Any] = {"backlog": BACKLOG, "reuse_address": True}
+        if ssl_context is not None:
+            options |= {"ssl": ssl_context, "ssl_handshake_timeout": TLS_TIMEOUT}
+        instance: asyncio.Server = await self._loop.create_server(accept, address, port, **options)
+        return instance
+
+    def _ssl_context(self, name: str, config: ListenerConfig) -> ssl.SSLContext:
+        if not config.certfile or not config.keyfile:
+            raise BrokerError(f"listener '{name}': ssl needs 'certfile' and 'keyfile'")
+        try:
+            context: ssl.SSLContext = self._create_ssl_context(config)
+        except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            files = [str(path) for path in (config.certfile, config.keyfile, config.cafile, config.capath) if path]
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BrokerError(f"listener '{name}': cannot use {', '.join(files)}: {reason}") from error
+        return context
+
+    def _start_discovery(self) -> None:
+        settings = self.settings
+        if settings is None or settings.discovery == "off":
+            return
+        if settings.discovery == "multicast":
+            self._multicast = Multicast(
+                self._datagram,
+                lambda why: _log_line("warning", why),
+                group=settings.multicast_group,
+                port=settings.multicast_port,
+                interfaces=settings.interfaces,
+            )
+            self._multicast.start()
+        if settings.seed_names:
+            names = [Address(host, port) for host, port in settings.seed_names]
+            self._resolver = Resolver(names, self._resolved, _not_resolved)
+            self._resolver.start()
+
+    def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
+        self.node.datagram_received(data, source, self.driver.time())
+        self.driver.wake()
+
+    def _resolved(self, seed: Address, addresses: list[Address]) -> None:
+        found = [(address.host, address.port) for address in addresses]
+        self.node.federation.seed_resolved(f"{seed.host}:{seed.port}", found, self.driver.time())
+        self.driver.wake()
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The TCP port of every listener that is open."""
+        found = {}
+        for name, server in self._servers.items():
+            sockets = server.instance.sockets if server.instance is not None else ()
+            if sockets:
+                found[name] = int(sockets[0].getsockname()[1])
+        return found
+
+    # ---------------------------------------------------------------- end
+
+    async def shutdown(self) -> None:
+        """Say goodbye to everybody, let it go out, close. Does nothing when the broker is not started."""
+        if not self.transitions.is_started():
+            log.debug("shutdown in state %s: nothing to do", self.transitions.state)
+            return
+        self.transitions.shutdown()
+        await self._fire(BrokerEvents.PRE_SHUTDOWN)
+        for server in self._servers.values():
+            if isinstance(server, Listener):
+                server.close_listening()
+        await self._drain()
+        self.driver.stop()
+        if self._multicast is not None:
+            self._multicast.close()
+            self._multicast = None
+        if self._resolver is not None:
+            await self._resolver.close()
+            self._resolver = None
+        await self._end_tasks()
+        await self._close_listeners()
+        self.node.sessions.clear()
+        self.node.retained.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.plugins_manager.wait_fired_events(), PLUGIN_TIMEOUT)
+        await self._fire(BrokerEvents.POST_SHUTDOWN)
+        try:
+            await asyncio.wait_for(self.plugins_manager.close(), PLUGIN_TIMEOUT)
+        except Exception as error:
+            self.plugin_failed("close", error)
+        self.transitions.stopping_success()
+
+    async def _drain(self) -> None:
+        """Stop the node and give its last words time to leave; then cut off who does not take them."""
+        empty = asyncio.Event()
+        node = self.node
+        node.on_empty = empty.set
+        node.stop(self.driver.time())
+        self.driver.run()
+        if node.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(empty.wait(), DRAIN_TIMEOUT)
+        for conn in list(node.connections):
+            conn.abort("shutdown")
+        self.driver.run()
+        node.on_empty = None
+
+    async def _end_tasks(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=0.1)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _close_listeners(self) -> None:
+        for server in self._servers.values():
+            if server.instance is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(server.close_instance(), DRAIN_TIMEOUT)
+
+    async def _fire(self, event: BrokerEvents) -> None:
+        """Tell plugins of a step of the broker's life, and wait for them."""
+        try:
+            await self.plugins_manager.fire_event(event, wait=True)
+        except Exception as error:
+            self.plugin_failed(str(event), error)
+
+    # ---------------------------------------------------------------- effects
+
+    def _run_effects(self) -> None:
+        events: list[Event] = []
+        for effect in self.node.take_effects():
+            match effect:
+                case Event():
+                    if effect.name != "mqtt_packet_sent":  # those are seen when they go out: `ShowingNode`
+                        events.append(effect)
+                case Datagram():
+                    if self._multicast is not None:
+                        self._multicast.send(effect.data)
+                case Dial():
+                    self._spawn(self._dial(effect))
+                case Authenticate():
+                    self._ask(effect, self._may_connect(effect), False)
+                case AuthorizePublish():
+                    self._ask(effect, self._may_publish(effect), False)
+                case AuthorizeSubscribe():
+                    self._ask(effect, self._may_subscribe(effect), [False] * len(effect.packet.filters))
+                case AuthorizeReceive():
+                    self._ask(effect, self._may_receive(effect), set())
+        if events:
+            self._spawn(self.plugins.fire(events))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _ask(self, effect: Effect, question: Coroutine[Any, Any, Any], refusal: Any) -> None:
+        self._spawn(self._answer(effect, question, refusal))
+
+    async def _answer(self, effect: Effect, question: Coroutine[Any, Any, Any], refusal: Any) -> None:
+        """Ask plugins and give the node their answer; one that raises has refused."""
+        result = refusal
+        try:
+            result = await question
+        except Exception as error:
+            self.plugin_failed(type(effect).__name__, error)
+        finally:
+            if isinstance(effect, Authenticate) and not result:
+                self.accounts.answered(effect.connect)
+            self.node.answer(effect, result, self.driver.time())
+            self.driver.wake()
+
+    async def _may_connect(self, effect: Authenticate) -> bool:
+        conn = effect.client.conn
+        account = self.accounts.connecting(conn, effect.connect)
+        return bool(await self._authenticate(account, self.listeners_config.get(conn.listener)))
+
+    async def _may_publish(self, effect: AuthorizePublish) -> bool:
+        account = self.accounts.of(effect.client.session)
+        return bool(await self._topic_filtering(account, effect.message.topic.decode(), Action.PUBLISH))
+
+    async def _may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
+        account = self.accounts.of(effect.client.session)
+        return [
+            bool(await self._topic_filtering(account, split_shared(request.filter)[1], Action.SUBSCRIBE))
+            for request in effect.packet.filters
+        ]
+
+    async def _may_receive(self, effect: AuthorizeReceive) -> set[Session]:
+        topic = effect.message.topic.decode()
+        accounts = self.accounts
+        asked = [self._topic_filtering(accounts.of(session), topic, Action.RECEIVE) for session in effect.receivers]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        allowed = set()
+        for session, answer in zip(effect.receivers, answers, strict=True):
+            if isinstance(answer, Exception):
+                self.plugin_failed("topic_filtering", answer)
+            elif answer:
+                allowed.add(session)
+        return allowed
+
+    def _packets_sent(self, client: Client, data: bytes) -> None:
+        self._spawn(self.plugins.fire([Event("mqtt_packet_sent", {"client": client, "data": data})]))
+
+    async def _dial(self, effect: Dial) -> None:
+        protocol: StreamProtocol | None = None
+
+        def begin() -> StreamProtocol:
+            nonlocal protocol
+            protocol = StreamProtocol(self.driver, "link", dial=effect)
+            return protocol
+
+        try:
+            await asyncio.wait_for(self._loop.create_connection(begin, effect.host, effect.port), DIAL_TIMEOUT)
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            if protocol is None or protocol.conn is None:
+                reason = getattr(error, "strerror", None) or str(error) or "timed out"
+                self.node.answer(effect, reason, self.driver.time())
+                self.driver.wake()
+
+    def plugin_failed(self, what: str, error: BaseException) -> None:
+        """Count and log what a plugin raised."""
+        self.node.counters.plugin_errors += 1
+        text = " ".join(str(error).split())
+        log.error("plugin failed in %s: %s%s", what, type(error).__name__, f": {text}" if text else "")
+
+    # ---------------------------------------------------------------- what amqtt's context and others call
+
+    async def internal_message_broadcast(self, topic: str, data: bytes, qos: int | None = None) -> None:
+        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription ($SYS topics: at 0)."""
+        if qos is None:
+            qos = 0 if topic.startswith("$") else 2
+        self.node.now = self.driver.time()
+        self.node.publish_internal(topic, bytes(data), qos, False)
+        self.driver.wake()
+
+    async def retain_message(
+        self,
+        source_session: Account | None,
+        topic_name: str | None,
+        data: bytes | bytearray | None,
+        qos: int | None = None,
+    ) -> None:
+        """Keep a message for subscriptions to come, on this broker; without data: forget the topic's."""
+        if topic_name is None or (not data and topic_name not in self._retained_messages):
+            return
+        sender = self.node.sessions.get(source_session.client_id) if source_session is not None else None
+        self.node.now = self.driver.time()
+        self.node.retain(Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender))
+        self.driver.wake()
+
+    def retained_message(self, message: Message) -> RetainedApplicationMessage:
+        """Make amqtt's form of a retained message."""
+        topic = message.topic.decode()
+        source: Account | None = None
+        client_id = self.node.sources.get(topic)
+        if client_id is not None:
+            session = self.node.sessions.get(client_id)
+            if session is not None:
+                source = self.accounts.of(session)
+            else:
+                source = Account()
+                source.client_id = client_id
+        return RetainedApplicationMessage(source, topic, message.payload, message.qos)
+
+    async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
+        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's form forbid it."""
+        topic_filter, qos = subscription
+        own = self.node.sessions.get(session.client_id or "")
+        if own is None or not valid_topic_filter(topic_filter):
+            return REFUSED
+        group, inner = split_shared(topic_filter)
+        if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
+            return REFUSED
+        qos = min(qos, self.node.config.max_qos)
+        self.node.fanout.subscribe(Subscription(own, topic_filter, qos), group, inner)
+        return qos
+
+    def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:
+        """Make the session of a client that is away; it counts once it is put into `sessions`."""
+        session = Account()
+        session.client_id = client_id
+        session.transitions.disconnect()
+        return Handler(self, client_id), session
+
+    async def _cleanup_session(self, client_id: str) -> None:
+        """End a session and its connection."""
+        self._sessions.pop(client_id, None)
+
+    async def _delete_session(self, client_id: str) -> None:
+        """End a session and its connection."""
+        self._sessions.pop(client_id, None)
+
+    async def _broadcast_message(
+        self, session: Account | None, topic: str | None, data: bytes | bytearray | None, force_qos: int | None = None
+    ) -> None:
+        if topic is not None:
+            await self.internal_message_broadcast(topic, bytes(data or b""), force_qos)
+
+    async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+        """Serve a connection that somebody else accepted (external listeners), until it ends."""
+        server = self._servers.get(listener_name)
+        if server is None:
+            raise BrokerError(f"Invalid listener name '{listener_name}'")
+        remote = writer.get_peer_info()
+        if remote is None:
+            await writer.close()
+            return
+        host, port = remote
+        transport = AdapterTransport(self.driver, listener_name, reader, writer)
+        await transport.run(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", writer.get_ssl_info())
+
+
+def _log_line(level: str, text: str) -> None:
+    log.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
+
+
+def _not_resolved(seed: Address, reason: str) -> None:
+    _log_line("warning", f"seed {seed.host}:{seed.port} does not resolve: {reason}")
+
+

@@ -1,0 +1,109 @@
+"""A broker's own view of the federation: asked over its admin port, written for people."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from discovery.address import Address, is_wildcard
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""bytes; a thousand links with long names fit ten times."""
+
+
+class StatusError(Exception):
+    """No answer, or none of a broker; the text is one line."""
+
+
+def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
+    """Get /api/federation from an admin address, within about `timeout` s. Raises StatusError."""
+    host = admin.host if not is_wildcard(admin.host) else "127.0.0.1"
+    where = Address(host, admin.port)
+    connection = http.client.HTTPConnection(host, admin.port, timeout=timeout)
+    try:
+        connection.request("GET", "/api/federation")
+        answer = connection.getresponse()
+        body = answer.read(MAX_ANSWER)
+    except http.client.HTTPException:
+        raise StatusError(f"{where} does not answer as a broker's admin port does") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StatusError(f"no broker answers at {where}: {reason}") from None
+    finally:
+        connection.close()
+    try:
+        state = json.loads(body) if answer.status == 200 else None
+    except ValueError:
+        state = None
+    if not isinstance(state, dict) or not isinstance(state.get("links"), list) or "root" not in state:
+        raise StatusError(f"{where} does not answer as a broker's admin port does")
+    return state
+
+
+def render(state: dict[str, Any]) -> str:
+    """Write what a broker says of its tree as some lines of text."""
+    links = sorted(state["links"], key=lambda link: str(link.get("address")))
+    root = state["root"] == state["id"]
+    lines = [
+        f"broker   {_title(state.get('name'), state.get('listen'))}  id {state['id']}",
+        f"cluster  {state.get('cluster')}, {state.get('state')}, epoch {state.get('epoch')}, routing {state.get('routing')}, "
+        f"capability {state.get('capability')}",
+    ]
+    if root:
+        lines.append("root     this broker")
+    else:
+        parent = next((link for link in links if link.get("peer") == state.get("parent")), None)
+        by = f", through {_title(parent.get('name'), parent.get('address'))}" if parent else ""
+        lines.append(f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}")
+    lines += ["", *_tree(state, links)]
+    unlinked = [
+        member
+        for member in state.get("members", [])
+        if member.get("id") not in {link.get("peer") for link in links if link.get("up")}
+    ]
+    if unlinked:
+        lines += ["", "known, without a link:"]
+        lines += [f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}" for member in unlinked]
+    counters = state.get("counters", {})
+    shown = ("published", "delivered", "forwarded", "received_link", "duplicates", "replayed")
+    lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
+    held = ("connections", "sessions", "subscriptions", "retained")
+    lines.append("  ".join(f"{name} {state[name]}" for name in held if name in state))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
+    """Draw what this broker sees: the way to the root, itself, the links down, and those that are blocked."""
+    if not links:
+        return ["no links: this broker is alone"]
+    up = [link for link in links if link.get("role") == "root"]
+    rest = [link for link in links if link.get("role") != "root"]
+    lines = [_link(link, "") for link in up]
+    indent = "└─ " if up else ""
+    lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")
+    margin = " " * len(indent)
+    for number, link in enumerate(rest, 1):
+        branch = "└─ " if number == len(rest) else "├─ "
+        lines.append(margin + _link(link, branch))
+    return lines
+
+
+def _link(link: dict[str, Any], branch: str) -> str:
+    about = [str(link.get("role"))]
+    if not link.get("up"):
+        about.append("down")
+    elif link.get("rtt_ms") is not None:
+        about.append(_ms(link["rtt_ms"]))
+    return f"{branch}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
+
+
+def _title(name: object, address: object) -> str:
+    """Return name and address of a broker; a name that is only an address already says it."""
+    if not name:
+        return str(address)
+    return f"{name} ({address})" if address else str(name)
+
+
+def _ms(value: object) -> str:
+    return f"{value:.2f} ms" if isinstance(value, int | float) else "? ms"

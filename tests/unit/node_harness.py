@@ -1,0 +1,268 @@
+"""One node on a virtual clock, and clients that speak to it in packets over transports that only remember."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from broker.client import Client
+from broker.config import NodeConfig
+from broker.connection import Connection
+from broker.effects import Effect, Hooks
+from broker.node import Node
+from broker.session import Session
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Properties,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+    encode_packet,
+)
+
+P = TypeVar("P")
+
+
+class FakeTransport:
+    """Remembers what was written. With `capacity` (bytes) it says "enough" beyond that, until `read` makes room."""
+
+    def __init__(self) -> None:
+        self.conn: Connection | None = None
+        self.written = bytearray()
+        self.capacity: int | None = None
+        self.closing = False
+        self.aborted = False
+        self.reading = True
+        self.writes = 0
+
+    def write(self, data: bytes) -> None:
+        assert not self.aborted
+        assert data
+        self.writes += 1
+        self.written += data
+        if self.capacity is not None and len(self.written) > self.capacity and self.conn is not None:
+            self.conn.pause()
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class World:
+    """The node, the time, the clients. Every step ends with everything flushed."""
+
+    def __init__(self, *, hooks: Hooks | None = None, **config: Any) -> None:
+        self.now = 1000.0
+        self.logged: list[str] = []
+        self.node = Node(
+            NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=lambda level, text: self.logged.append(text)
+        )
+        self.effects: list[Effect] = []
+        self.peers: list[FakeClient] = []
+
+    @property
+    def counters(self) -> Any:
+        return self.node.counters
+
+    def settle(self) -> None:
+        """Flush, collect effects, and let closed transports say so, until nothing is left."""
+        while True:
+            self.node.flush()
+            self.effects += self.node.take_effects()
+            gone = [p for p in self.peers if (p.transport.closing or p.transport.aborted) and not p.conn.closed]
+            for peer in gone:
+                if peer.transport.aborted or not peer.conn.backlog:
+                    self.node.connection_lost(peer.conn, "closed", self.now)
+            if not self.node.dirty and all(not p.conn.closed for p in gone):
+                return
+
+    def advance(self, seconds: float) -> None:
+        """Let the time pass, with every deadline met."""
+        end = self.now + seconds
+        for _ in range(100_000):
+            due = self.node.next_deadline()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.node.tick(self.now)
+            self.settle()
+        else:
+            raise AssertionError("the node never comes to rest")
+        self.now = end
+        self.node.tick(end)
+        self.settle()
+
+    def open(self, version: int = 5) -> FakeClient:
+        """A connection on which nothing was said yet."""
+        return FakeClient(self, version)
+
+    def connect(self, client_id: str = "c", version: int = 5, **options: Any) -> FakeClient:
+        """A client whose CONNECT was accepted; its CONNACK is in `connack`."""
+        client = self.open(version)
+        client.send(connect_packet(client_id, version, **options))
+        packets = client.take()
+        assert packets, (client.closed, self.logged[-1:])
+        assert isinstance(packets[0], Connack)
+        client.connack = packets[0]
+        client.inbox = packets[1:]
+        return client
+
+    def answer(self, kind: type[Effect], result: Any) -> int:
+        """Answer every effect of a kind that waits; `result` may be a function of the effect. Returns how many."""
+        waiting = [e for e in self.effects if isinstance(e, kind)]
+        for effect in waiting:
+            self.effects.remove(effect)
+            self.node.answer(effect, result(effect) if callable(result) else result, self.now)
+            self.settle()
+        return len(waiting)
+
+    def session(self, client_id: str) -> Session:
+        return self.node.sessions[client_id]
+
+
+class FakeClient:
+    """One connection as its client sees it. `inbox`: packets that came and were not looked at."""
+
+    def __init__(self, world: World, version: int) -> None:
+        self.world = world
+        self.version = version
+        self.transport = FakeTransport()
+        self.conn = world.node.connection_made("in", f"peer:{len(world.peers)}", "tcp", self.transport, world.now)
+        self.transport.conn = self.conn
+        self.decoder = Decoder(version)
+        self.inbox: list[Packet] = []
+        self.connack = Connack(False, 0)
+        world.peers.append(self)
+
+    # ---------------------------------------------------------------- out
+
+    def send(self, *packets: Packet | bytes) -> None:
+        """Send packets (or bytes) in one chunk."""
+        self.chunks([b"".join(p if isinstance(p, bytes) else encode_packet(p, self.version) for p in packets)])
+
+    def chunks(self, chunks: Iterable[bytes]) -> None:
+        """Send bytes cut as given."""
+        for chunk in chunks:
+            self.conn.receive(chunk, self.world.now)
+            self.world.settle()
+
+    def subscribe(self, *filters: str | SubscriptionRequest, qos: int = 0, **options: Any) -> list[int]:
+        """Subscribe and return the codes; other packets that came before or after the SUBACK stay in `inbox`."""
+        properties = options.pop("properties", None)
+        requests = [f if isinstance(f, SubscriptionRequest) else SubscriptionRequest(f, qos, **options) for f in filters]
+        self.send(Subscribe(7, requests, properties))
+        return self._answer(Suback).codes
+
+    def unsubscribe(self, *filters: str) -> list[int]:
+        self.send(Unsubscribe(8, list(filters)))
+        return self._answer(Unsuback).codes
+
+    def publish(self, topic: str, payload: bytes = b"x", qos: int = 0, packet_id: int | None = None, **options: Any) -> None:
+        if qos and packet_id is None:
+            packet_id = 1
+        self.send(Publish(topic, payload, qos, packet_id=packet_id, **options))
+
+    def disconnect(self, reason: int = 0, properties: Properties | None = None) -> None:
+        self.send(Disconnect(reason, properties))
+
+    def vanish(self) -> None:
+        """The connection breaks."""
+        self.world.node.connection_lost(self.conn, "reset", self.world.now)
+        self.world.settle()
+
+    # ---------------------------------------------------------------- in
+
+    def take(self) -> list[Packet]:
+        """Everything that came since the last look."""
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        packets = self.inbox + self.decoder.receive(data)
+        self.inbox = []
+        return packets
+
+    def take_publishes(self) -> list[Publish]:
+        """Everything that came, all of it messages."""
+        packets = self.take()
+        assert all(isinstance(p, Publish) for p in packets), packets
+        return [p for p in packets if isinstance(p, Publish)]
+
+    def payloads(self) -> list[bytes]:
+        return [p.payload for p in self.take_publishes()]
+
+    def read(self) -> list[Packet]:
+        """A reader that had not read does so: everything in the transport, and what the node then sends."""
+        packets: list[Packet] = []
+        while self.transport.written:
+            packets += self.take()
+            if not self.conn.closed:
+                self.conn.writable(self.world.now)
+                self.world.settle()
+        return packets
+
+    def _answer(self, kind: type[P]) -> P:
+        packets = self.take()
+        answers = [p for p in packets if isinstance(p, kind)]
+        assert len(answers) == 1, packets
+        self.inbox = [p for p in packets if p is not answers[0]]
+        return answers[0]
+
+    @property
+    def closed(self) -> bool:
+        return self.conn.closed
+
+    @property
+    def owner(self) -> Client:
+        assert isinstance(self.conn.owner, Client)
+        return self.conn.owner
+
+    def last_reason(self) -> int | None:
+        """Why the broker closed: the reason of the last DISCONNECT or CONNACK."""
+        packets = self.take()
+        for packet in reversed(packets):
+            if isinstance(packet, Disconnect):
+                return packet.reason
+            if isinstance(packet, Connack):
+                return packet.code
+        return None
+
+
+def connect_packet(
+    client_id: str = "c",
+    version: int = 5,
+    *,
+    clean: bool = True,
+    keep_alive: int = 0,
+    will: Will | None = None,
+    username: str | None = None,
+    password: bytes | None = None,
+    properties: Properties | None = None,
+) -> Connect:
+    """A CONNECT with the protocol name of its version."""
+    name = "MQIsdp" if version == 3 else "MQTT"
+    return Connect(name, version, clean, keep_alive, client_id, username, password, will, properties)
+
+
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    """Cut bytes at places (taken modulo the length); no piece is empty."""
+    at = sorted({place % len(data) for place in places} - {0}) if data else []
+    return [data[a:b] for a, b in zip([0, *at], [*at, len(data)], strict=True)]
+
+
+Chunker = Callable[[bytes], list[bytes]]

@@ -1,0 +1,324 @@
+"""What a broker is told: precedence, and one clear line for everything that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.amqtt_config import broker_config, describe_listeners, link_bind
+from broker.configfile import ConfigError, ConfigFile
+from broker.settings import FederationSettings, RunSettings, read_settings, split_bind
+from discovery.address import Address
+
+
+def told(tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> RunSettings:
+    if text is not None:
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        flags["config"] = str(path)
+    return read_settings(flags, environment or {})
+
+
+def refusal(tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        settings = told(tmp_path, text, environment, **flags)
+        broker_config(settings.file, settings.listen)
+    line = str(caught.value)
+    assert line
+    assert "\n" not in line
+    return line.replace(f"{tmp_path}/", "")
+
+
+PRECEDENCE = [
+    # option, field, (flag, its value), (variable, its value), (file, its value), default
+    ("listen", "listen", ("127.0.0.1:1", "127.0.0.1:1"), ("h:2", "h:2"), ("h:3", "h:3"), None),
+    ("name", "name", ("a", "a"), ("b", "b"), ("c", "c"), None),
+    ("data_dir", "data_dir", ("a", Path("a")), ("b", Path("b")), ("c", Path("c")), None),
+    ("cluster", "cluster", ("a", "a"), ("b", "b"), ("c", "c"), "mqttree"),
+    ("discovery", "discovery", ("off", "off"), ("dns", "dns"), ("static", "static"), "multicast"),
+    ("seed", "seed", (["a:1", "b"], (Address("a", 1), Address("b", 1883))), ("c:2,d:3", (Address("c", 2), Address("d", 3))),
+     ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))), ()),
+    ("advertise", "advertise", ("a:1", Address("a", 1)), ("b:2", Address("b", 2)), ("c:3", Address("c", 3)), None),
+    ("routing", "routing", ("flood", "flood"), ("flood", "flood"), ("flood", "flood"), "flood"),
+    ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)), None),
+    ("log_level", "log_level", ("debug", "debug"), ("error", "error"), ("warning", "warning"), "info"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE, ids=[row[0] for row in PRECEDENCE])
+@pytest.mark.parametrize("spelling", ["_", "-"])
+def test_flags_then_environment_then_file_then_default(
+    tmp_path: Path, option: str, field: str, flag: Any, variable: Any, filed: Any, default: Any, spelling: str
+) -> None:
+    text = f"federation:\n  {option.replace('_', spelling)}: {filed[0]}\n"
+    environment = {f"MQTTREE_{option.upper()}": variable[0]}
+    assert getattr(told(tmp_path), field) == default
+    assert getattr(told(tmp_path, text), field) == filed[1]
+    assert getattr(told(tmp_path, text, environment), field) == variable[1]
+    assert getattr(told(tmp_path, text, environment, **{option: flag[0]}), field) == flag[1]
+    assert getattr(told(tmp_path, text, {f"MQTTREE_{option.upper()}": ""}), field) == filed[1]
+
+
+def test_the_secret_is_what_the_file_says_but_its_last_newline(tmp_path: Path) -> None:
+    secrets = [tmp_path / name for name in "abc"]
+    for path in secrets:
+        path.write_bytes(path.name.encode() * 8 + b"\r\n")
+    flag, variable, filed = map(str, secrets)
+    text = f"federation: {{secret-file: {filed}}}"
+    environment = {"MQTTREE_SECRET_FILE": variable}
+    assert told(tmp_path).secret is None
+    assert told(tmp_path, text).secret == b"cccccccc"
+    assert told(tmp_path, text, environment).secret == b"bbbbbbbb"
+    assert told(tmp_path, text, environment, secret_file=flag).secret == b"aaaaaaaa"
+
+
+def test_the_file_comes_from_the_environment_too(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("federation: {name: x}")
+    assert read_settings({}, {"MQTTREE_CONFIG": str(tmp_path / "x.yaml")}).name == "x"
+    assert read_settings({}, {"MQTTREE_PORT": "tcp://10.0.0.1:1883", "MQTTREE_SERVICE_HOST": "x"}) == RunSettings()
+
+
+def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
+    settings = told(
+        tmp_path,
+        "federation:\n  hello: 1\n  link-timeout: 8.5\n  td: 0.1\n  capability: 7\n  multicast_group: 239.1.2.3\n"
+        "  multicast_port: 4000\n  interfaces: 10.0.0.1\n  discovery: off\n",
+        {"MQTTREE_HELLO": "9"},
+    )
+    assert (settings.hello, settings.link_timeout, settings.td, settings.capability) == (1.0, 8.5, 0.1, 7.0)
+    assert (settings.multicast_group, settings.multicast_port) == ("239.1.2.3", 4000)
+    assert settings.interfaces == ("10.0.0.1",)
+    assert settings.discovery == "off"  # for YAML this is False
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("federation:\n  cluster: a\n  routing: fast\n", "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic"),
+        ("federation: {routing: topic}", "config.yaml:1: federation.routing: not yet: 'topic'; this version has flood"),
+        ("\n\nfederation:\n\n  ruoting: flood", "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?"),
+        ("federation:\n  zzz: 1", "config.yaml:2: federation.zzz: unknown key"),
+        ("federation:\n  5: 1", "config.yaml:2: federation.5: unknown key"),
+        ("federation: {data-dir: a, data_dir: b}", "config.yaml:1: federation.data_dir: is there twice"),
+        ("federation: 7", "config.yaml:1: federation: expected keys and values, not the number 7"),
+        ("federation: [a]", "config.yaml:1: federation: expected keys and values, not a list"),
+        ("federation:\n  name: 7", "config.yaml:2: federation.name: expected a text, not the number 7; put it in quotes"),
+        ("federation:\n  name: ''", "config.yaml:2: federation.name: name is empty"),
+        ("federation:\n  name: [a]", "config.yaml:2: federation.name: expected a text, not a list"),
+        ("federation:\n  cluster: " + "x" * 65, "config.yaml:2: federation.cluster: cluster name has 65 bytes, more than 64"),
+        ("federation:\n  hello: soon", "config.yaml:2: federation.hello: expected a number, not the text 'soon'"),
+        ("federation:\n  hello: true", "config.yaml:2: federation.hello: expected a number, not yes or no"),
+        ("federation:\n  hello: .nan", "config.yaml:2: federation.hello: expected a number, not the number nan"),
+        ("federation:\n  td: -1", "config.yaml:2: federation.td: -1 is not between 0.01 and 3600 s"),
+        ("federation:\n  seed: [a, 'b:x']", "config.yaml:2: federation.seed: address 'b:x': port 'x' is not a number from 1 to 65535"),
+        ("federation:\n  seed: []\n  admin: x:y", "config.yaml:3: federation.admin: address 'x:y': port 'y' is not a number from 1 to 65535"),
+        ("federation:\n  seed: {a: 1}", "config.yaml:2: federation.seed: expected a text, not keys and values"),
+        ("federation:\n  multicast-port: 0", "config.yaml:2: federation.multicast-port: 0 is not a port number from 1 to 65535"),
+        ("federation:\n  multicast-group: 10.0.0.1", "config.yaml:2: federation.multicast-group: '10.0.0.1' is not an IPv4 multicast address"),
+        ("federation:\n  interfaces: eth0", "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface"),
+        ("federation:\n  secret-file: nowhere", "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory"),
+        ("federation:\n  discovery: on", "config.yaml:2: federation.discovery: True is not one of multicast, static, dns, off"),
+        ("- a\n- b", "config.yaml:1: expected keys and values, not a list"),
+        ("just words", "config.yaml:1: expected keys and values, not the text 'just words'"),
+        ("a: b: c", "config.yaml:1: mapping values are not allowed here"),
+        ("a: 1\nb: [1,\n2]]\n", "config.yaml:3: "),
+        ("a: 'x", "config.yaml:1: found unexpected end of stream"),
+        ("a: 1\n\tb: 2", "config.yaml:2: found character '\\t' that cannot start any token"),
+        ("a: !!python/object/apply:os.system ['false']", "config.yaml:1: could not determine a constructor for the tag"),
+        ("a: *b", "config.yaml:1: found undefined alias 'b'"),
+        ("a: \x01", "config.yaml: unacceptable character"),
+        ("a: 2020-13-45", "config.yaml: month must be in 1..12"),
+        ("--- {}\n--- {}", "config.yaml:2: but found another document"),
+        ("? [a]\n: 1", "config.yaml:1: found unhashable key"),
+        ("listners: {}", "config.yaml:1: listners: unknown key; did you mean 'listeners'?"),
+        ("listeners:\n  ws:\n    type: ws", "config.yaml:1: listeners: there has to be a listener 'default'"),
+        ("listeners:\n  default:\n    bnd: x", "config.yaml:3: listeners.default.bnd: unknown key; did you mean 'bind'?"),
+        ("listeners:\n  default:\n    type: udp", "config.yaml:3: listeners.default.type: 'udp' is not one of tcp, ws, external"),
+        ("listeners:\n  default:\n    bind: [a]", "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list"),
+        ("listeners:\n  default:\n    bind: a:b:c", "config.yaml:3: listeners.default.bind: address 'a:b:c'"),
+        ("listeners:\n  default:\n    max-connections: many", "config.yaml:3: listeners.default.max-connections: expected a number, not the text 'many'"),
+        ("listeners:\n  default:\n    ssl: 1.5", "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5"),
+        ("listeners:\n  default:\n    certfile: a", "config.yaml:2: listeners.default: If specifying the 'certfile' or 'keyfile', both are required."),
+        ("listeners:\n  default:\n    ssl: on", "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile"),
+        ("listeners:\n  default:\n    cafile: nowhere.pem", "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: No such file or directory"),
+        ("listeners: 5", "config.yaml:1: listeners: expected keys and values, not the number 5"),
+        ("timeout-disconnect-delay: soon", "config.yaml:1: timeout-disconnect-delay: expected a number or nothing, not the text 'soon'"),
+        ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: str) -> None:
+    assert refusal(tmp_path, text).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"routing": "interest"}, "--routing: not yet: 'interest'; this version has flood"),
+        ({"routing": "Flood"}, "--routing: 'Flood' is not one of flood, interest, topic"),
+        ({"discovery": ""}, "--discovery: '' is not one of multicast, static, dns, off"),
+        ({"listen": "127.0.0.1:0"}, "--listen: address '127.0.0.1:0': port '0' is not a number from 1 to 65535"),
+        ({"listen": "127.0.0.1:65536"}, "--listen: address '127.0.0.1:65536': port '65536' is not a number"),
+        ({"listen": "300.0.0.1:1"}, "--listen: address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address"),
+        ({"listen": "::1:1883:x"}, "--listen: address '::1:1883:x': an IPv6 address with a port is written [IPv6]:PORT"),
+        ({"advertise": "0.0.0.0:1"}, "--advertise: address '0.0.0.0:1': others have to be told one address"),
+        ({"seed": ["0.0.0.0:1"]}, "--seed: address '0.0.0.0:1': a seed has to name one host"),
+        ({"seed": [""]}, "--seed: address '': host is empty"),
+        ({"name": "a\nb"}, "--name: name 'a\\nb' has characters that cannot be printed"),
+        ({"data_dir": ""}, "--data-dir: '' is not a file name"),
+        ({"secret_file": "/"}, "--secret-file: cannot read /: Is a directory"),
+        ({"log_level": "loud"}, "--log-level: 'loud' is not one of debug, info, warning, error"),
+        ({"config": "nowhere.yaml"}, "cannot read nowhere.yaml: No such file or directory"),
+        ({"config": "/"}, "cannot read /: Is a directory"),
+        ({"config": "a\0b"}, "cannot read 'a\\x00b': not a file name"),
+    ],
+)
+def test_a_wrong_flag_is_named(tmp_path: Path, flags: dict[str, Any], line: str) -> None:
+    assert refusal(tmp_path, **flags).startswith(line)
+
+
+def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, environment={"MQTTREE_ROUTING": "fast"}).startswith("MQTTREE_ROUTING: 'fast' is not one of")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", "is empty"), (b"\n", "is empty"), (b"short\n", "has 5 bytes, a cluster secret needs 8 at least"), (b"x" * 4097, "is longer than")],
+)
+def test_a_secret_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    assert refusal(tmp_path, secret_file=str(tmp_path / "secret")).startswith(f"--secret-file: secret {reason}")
+
+
+def test_a_file_that_is_no_text_or_too_large(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"a: 1\nb: \xff\n")
+    assert refusal(tmp_path, config=str(tmp_path / "x")) == "x:2: not UTF-8 text"
+    (tmp_path / "x").write_bytes(b"#" * (1024 * 1024 + 1))
+    assert "larger than" in refusal(tmp_path, config=str(tmp_path / "x"))
+
+
+def test_nesting_and_aliases_end(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "[" * 20_000) == "config.yaml: nested too deeply"
+    bomb = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}\n" for n in range(1, 30))
+    assert "unknown key" in refusal(tmp_path, bomb)
+    assert "unknown key" in refusal(tmp_path, "a: &a {b: *a}\n")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_file_or_one_line(text: str) -> None:
+    try:
+        file = ConfigFile.parse("f", text)
+        broker_config(file)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+        assert str(error)
+
+
+AMQTT_FILE = """\
+listeners:
+  default:
+    type: tcp
+    bind: 0.0.0.0:1884
+    max_connections: 100
+  secure:
+    bind: 127.0.0.1:8883
+  web:
+    type: ws
+    bind: 127.0.0.1:8080
+timeout_disconnect_delay: 2
+plugins:
+  - amqtt.plugins.authentication.AnonymousAuthPlugin:
+      allow_anonymous: false
+  - amqtt.plugins.logging_amqtt.EventLoggerPlugin
+"""
+
+
+def test_a_file_of_amqtt_works_unchanged(tmp_path: Path) -> None:
+    settings = told(tmp_path, AMQTT_FILE + "federation: {name: x}\n")
+    config = broker_config(settings.file, settings.listen)
+    assert config.listeners["secure"].max_connections == 100
+    assert config.timeout_disconnect_delay == 2
+    assert list(config.plugins or {}) == [
+        "amqtt.plugins.authentication.AnonymousAuthPlugin",
+        "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
+    ]
+    assert describe_listeners(config) == "0.0.0.0:1884, 127.0.0.1:8883, ws 127.0.0.1:8080"
+    assert link_bind(config) == Address("0.0.0.0", 1884)
+    assert link_bind(broker_config(settings.file, "127.0.0.1:7")) == Address("127.0.0.1", 7)
+
+
+def test_without_a_file_there_is_the_default_listener(tmp_path: Path) -> None:
+    assert link_bind(broker_config(None)) == Address("0.0.0.0", 1883)
+    assert link_bind(broker_config(None, "[::1]:1")) == Address("::1", 1)
+    settings = told(tmp_path, "listeners: {default: {type: tcp, bind: ':2'}}")
+    assert link_bind(broker_config(settings.file)) == Address("", 2)
+    settings = told(tmp_path, "listeners: {default: {type: ws, bind: 1}}")
+    assert link_bind(broker_config(settings.file)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("", ("", 1883)),
+        ("1884", ("", 1884)),
+        (":1884", ("", 1884)),
+        (":", ("", 1883)),
+        ("0.0.0.0:1884", ("0.0.0.0", 1884)),
+        ("[::]:1884", ("::", 1884)),
+        ("localhost", ("localhost", 1883)),
+        ("127.0.0.1", ("127.0.0.1", 1883)),
+    ],
+)
+def test_where_to_listen(text: str, address: tuple[str, int]) -> None:
+    assert split_bind(text) == address
+
+
+def settled(bind: str, **changes: Any) -> FederationSettings:
+    settings = RunSettings(**changes)
+    return settings.federation(split_bind(bind), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7")
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertise", "host", "announced", "interfaces"),
+    [
+        ("0.0.0.0:1884", None, "10.9.8.7", "", None),
+        (":1884", None, "10.9.8.7", "", None),
+        ("[::]:1884", None, "10.9.8.7", "", None),
+        ("127.0.0.1:1884", None, "127.0.0.1", None, ("127.0.0.1",)),
+        ("localhost:1884", None, "127.0.0.1", None, ("127.0.0.1",)),
+        ("127.0.0.5:1884", None, "127.0.0.5", None, ("127.0.0.1",)),
+        ("[::1]:1884", None, "::1", None, ("127.0.0.1",)),
+        ("10.1.2.3:1884", None, "10.1.2.3", None, ("10.1.2.3",)),
+        ("[fd00::1]:1884", None, "fd00::1", None, None),
+        ("0.0.0.0:1884", ("mq.example", 99), "mq.example", None, None),
+        ("127.0.0.1:1884", ("10.0.0.1", 99), "10.0.0.1", None, ("127.0.0.1",)),
+    ],
+)
+def test_what_others_are_told(bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any) -> None:
+    found = settled(bind, advertise=Address(*advertise) if advertise else None)
+    assert (found.host, found.announce_host, found.interfaces) == (host, announced, interfaces)
+    assert found.port == (99 if advertise else 1884)
+    node = found.node_config()
+    assert (node.host, node.port, node.announce_host, node.id, node.boot) == (host, found.port, announced, b"12345678", 9)
+    assert node.capability == 3.5
+    node.membership()
+    node.tree()
+    node.announced()
+
+
+def test_seeds_are_parted_into_addresses_and_names() -> None:
+    seeds = (Address("10.0.0.1", 1), Address("b.example", 2), Address("::1", 3))
+    found = settled("1", seed=seeds, discovery="static")
+    assert found.seeds == (("10.0.0.1", 1), ("::1", 3))
+    assert found.seed_names == (("b.example", 2),)
+    off = settled("1", seed=seeds, discovery="off")
+    assert (off.seeds, off.seed_names) == ((), ())
+
+
+def test_a_broker_without_a_name_gets_one() -> None:
+    assert settled("127.0.0.1:1884").name.endswith(":1884")
+    assert settled("127.0.0.1:1884", name="x").name == "x"
+    assert len(settled("127.0.0.1:65535").name) <= 64
