@@ -58,7 +58,7 @@ class Accounts:
         return account
 
     def answered(self, connect: Connect) -> None:
-        """Forget the account of a client that was not let in."""
+        """Forget the account of a client that was not let in, or had gone."""
         self._connecting.pop(id(connect), None)
 
     def connected(self, client: Client) -> None:
@@ -155,8 +155,11 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
         if session is None:
             session = node.sessions[client_id] = Session(node, client_id)
             session.clean = False
-            maximum = node.config.session_expiry_max
-            session.expiry = NEVER if maximum is None else float(maximum)
+            session.expire_after(0xFFFFFFFF)
+            if session.expiry != NEVER:
+                away = session
+                session.expiry_timer = node.schedule(node.now + session.expiry, lambda now: node.end_session(away))
+                self._broker.driver.wake()
         session.account = value[0]
 
     def __delitem__(self, client_id: str) -> None:
@@ -222,11 +225,11 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         message = self._broker.node.retained.get(topic)
         if message is None or message.expired(self._broker.node.now):
             raise KeyError(topic)
-        return self._broker.retained_message(message)
+        return retained(self._broker, message)
 
-    def __setitem__(self, topic: str, retained: RetainedApplicationMessage) -> None:
+    def __setitem__(self, topic: str, value: RetainedApplicationMessage) -> None:
         node = self._broker.node
-        message = Message(topic.encode(), bytes(retained.data or b""), retained.qos or 0, True, b"", None, None)
+        message = Message(topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None)
         node.retained.store(topic, message)
 
     def __delitem__(self, topic: str) -> None:
@@ -282,3 +285,19 @@ def incoming(message: Message, packet_id: int | None) -> IncomingApplicationMess
     )
     found.publish_packet = found.build_publish_packet()
     return found
+
+
+def retained(broker: Broker, message: Message) -> RetainedApplicationMessage:
+    """Make amqtt's form of a retained message."""
+    node = broker.node
+    topic = message.topic.decode()
+    source: Account | None = None
+    client_id = node.sources.get(topic)
+    if client_id is not None:
+        session = node.sessions.get(client_id)
+        if session is not None:
+            source = broker.accounts.of(session)
+        else:  # gone meanwhile: as much as is known
+            source = Account()
+            source.client_id = client_id
+    return RetainedApplicationMessage(source, topic, message.payload, message.qos)

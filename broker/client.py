@@ -170,6 +170,8 @@ class Client:
             outgoing = inflight.get(packet_id)
             if outgoing is not None and outgoing.qos == 1:
                 del inflight[packet_id]
+            elif outgoing is not None or not packet_id:
+                raise ProtocolViolation("PUBACK for a message at QoS 2 or with packet identifier 0 [MQTT-2.2.1-3]")
             position += 4
         if session.queue:
             session.pump()

@@ -250,11 +250,14 @@ class Federation:
                 if link.dialled:
                     self.membership.address_is_peer(Address(*link.address), new_peer.id, now)
                 return False
-        elif (new_peer.host, new_peer.port) != (old_peer.host, old_peer.port) and old.state == "up":
-            if old.conn.last_heard + 2 * self.config.hello > now:
-                # Alive at one address, and a later start of it at another: two brokers with one id.
-                link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
-                return False
+        elif (
+            (new_peer.host, new_peer.port) != (old_peer.host, old_peer.port)
+            and old.state == "up"
+            and old.conn.last_heard + 2 * self.config.hello > now
+        ):
+            # Alive at one address, and a later start of it at another: two brokers with one id.
+            link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
+            return False
         self._replace(old, now)
         return True
 
@@ -311,10 +314,10 @@ class Federation:
             self.membership.member_left(link.peer.id, link.peer.boot, now)
         self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
 
-    def refused(self, link: Link, code: int, why: str) -> None:
+    def refused(self, link: Link, why: str) -> None:
         """Note that another broker turned our dial away."""
         self.count("links_refused")
-        self.log("warning", f"broker at {link.conn.peer}: {why or hex(code)}", key=f"refused {link.conn.peer}")
+        self.log("warning", f"broker at {link.conn.peer} refused the link: {why}", key=f"refused {link.source}")
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""

@@ -29,6 +29,8 @@ from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import Connack, Connect, Disconnect
 from broker.wire.properties import Properties, Property, decode_properties
 from broker.wire.varint import encode_varint, read_length
+from discovery.address import is_wildcard, normal_host
+from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -91,10 +93,10 @@ def peer_of(connect: Connect) -> Peer:
         peer = Peer(
             bytes.fromhex(connect.client_id),
             int(values["boot"]),
-            host.strip("[]"),
+            host if is_wildcard(host) else normal_host(host.strip("[]")),
             int(port),
-            values.get("name", "")[:64],
-            values["cluster"],
+            check_text("name", values.get("name", ""), MAX_NAME).decode(),
+            check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
             float(values["capability"]),
             values["protocol"],
         )
@@ -233,10 +235,11 @@ class Link:
     def _connack(self, packet: Connack, now: float) -> None:
         properties = packet.properties or {}
         if packet.code:
-            why = properties.get(Property.REASON_STRING, "")
-            self.federation.refused(self, packet.code, why)
+            why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
+            why = "".join(letter if letter.isprintable() else "?" for letter in why)  # it is going to stand in our log
+            self.federation.refused(self, why)
             self.conn.close()
-            self.federation.link_lost(self, f"refused by the other broker: {why or hex(packet.code)}", now)
+            self.federation.link_lost(self, f"refused: {why}", now)
             return
         if self.dialled or self.state == "up":
             return
@@ -259,8 +262,8 @@ class Link:
         """Turn the other broker away: it is told why, we log one line and count."""
         federation = self.federation
         federation.count(counter)
-        federation.log("warning", f"broker at {self.conn.peer} {why}; link refused", key=f"{counter} {self.conn.peer}")
-        properties: Properties = {Property.REASON_STRING: f"refused: your broker {why}"}
+        federation.log("warning", f"broker at {self.conn.peer} {why}; link refused", key=f"{counter} {self.source}")
+        properties: Properties = {Property.REASON_STRING: f"your broker {why}"}
         self.conn.close(encode_packet(Connack(False, reason, properties), 5))
         federation.link_lost(self, why, federation.node.now)
 
@@ -445,13 +448,18 @@ class Link:
     def fail(self, error: WireError) -> None:
         """Close after garbage: one line, a counter."""
         self.federation.count("link_garbage")
-        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", key=f"garbage {self.title}")
+        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", key=f"garbage {self.source}")
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
         self.federation.link_lost(self, error.message, self.federation.node.now)
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
         self.federation.link_lost(self, reason, now)
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, for complaints: whoever dials us has another port with every attempt."""
+        return self.conn.peer if self.dialled else self.conn.peer.rpartition(":")[0]
 
     @property
     def title(self) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqtt.adapters import BufferReader
-from amqtt.events import BrokerEvents, MQTTEvents
+from amqtt.contexts import Action
+from amqtt.events import BrokerEvents, Events, MQTTEvents
 from amqtt.mqtt import packet_class
 from amqtt.mqtt.packet import MQTTFixedHeader
 from amqtt.plugins.authentication import AnonymousAuthPlugin
@@ -16,15 +18,19 @@ from amqtt.plugins.logging_amqtt import EventLoggerPlugin, PacketLoggerPlugin
 from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
 
-from broker.amqtt_views import SysContext, incoming
-from broker.effects import Event, Hooks
+from broker.amqtt_views import SysContext, incoming, retained
+from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.message import Message
+from broker.session import Session
 from broker.wire.varint import encode_varint, read_length
+from routing.topics import split_shared
 
 if TYPE_CHECKING:
     from broker.client import Client
     from broker.node import Node
     from broker.server import Broker
+
+log = logging.getLogger("mqttree")
 
 PACKET_EVENTS = frozenset(str(event) for event in MQTTEvents)
 CLIENT_EVENTS = frozenset({str(BrokerEvents.CLIENT_CONNECTED), str(BrokerEvents.CLIENT_DISCONNECTED)})
@@ -37,33 +43,32 @@ NODE_EVENTS = CLIENT_EVENTS | {
 }
 """Events that come from the node; the others belong to the broker's start and end."""
 
-MAX_EVENTS = 100_000
-"""calls of plugins under way. Beyond it events of messages and packets are dropped and counted (`Plugins.events_dropped`):
-a plugin that waits longer than messages take to come would fill the memory."""
-
-Complain = Callable[[str, BaseException], None]
-"""Called with what failed and why; counts, and logs one line."""
+HOLD_CALLS = 5_000
+"""calls of plugins' event methods under way; beyond it the clients that cause more are not read until half of them have
+ended. A plugin that takes longer than messages take to come would fill the memory."""
 
 
 class Callback:
-    """A plugin's event method; what it raises ends here."""
+    """A plugin's event method: counted while it runs, and what it raises ends here."""
 
-    __slots__ = ("_call", "_complain", "_what", "owner")
+    __slots__ = ("_call", "_plugins", "_what", "owner")
 
-    def __init__(self, call: Callable[..., Awaitable[Any]], event: str, complain: Complain) -> None:
+    def __init__(self, call: Callable[..., Awaitable[Any]], event: str, plugins: Plugins) -> None:
         inner = call.func if isinstance(call, partial) else call
         self.owner = getattr(inner, "__self__", None)
         self._call = call
         self._what = f"{type(self.owner).__name__}.on_{event}"
-        self._complain = complain
+        self._plugins = plugins
 
     async def __call__(self, **arguments: Any) -> Any:
         """Call the method."""
         try:
             return await self._call(**arguments)
         except Exception as error:
-            self._complain(self._what, error)
+            self._plugins.failed(self._what, error)
             return None
+        finally:
+            self._plugins.call_ended()
 
 
 class Plugins:
@@ -73,7 +78,8 @@ class Plugins:
         """`manager` may be a stand-in (a test's mock): then everything is asked and told."""
         self._broker = broker
         self.manager = manager
-        self.events_dropped = 0
+        self.under_way = 0
+        self._held = False
         self._last: tuple[Message, Any] | None = None
         self._genuine = isinstance(manager, PluginManager)
         if self._genuine:
@@ -86,7 +92,7 @@ class Plugins:
                 feed_sys(plugin, self._broker)
         callbacks = self.manager._event_plugin_callbacks
         for event in list(callbacks):
-            guarded = [Callback(call, str(event), self._broker.plugin_failed) for call in callbacks[event]]
+            guarded = [Callback(call, str(event), self) for call in callbacks[event]]
             if event in PACKET_EVENTS or event in CLIENT_EVENTS:
                 guarded = [call for call in guarded if type(call.owner) is not sys_topics.BrokerSysPlugin]
             callbacks[event] = guarded
@@ -115,26 +121,85 @@ class Plugins:
         plugins = self.manager._auth_plugins
         return len(plugins) == 1 and type(plugins[0]) is AnonymousAuthPlugin and plugins[0]._allow_anonymous is True
 
+    # ---------------------------------------------------------------- questions
+
+    async def may_connect(self, effect: Authenticate) -> bool:
+        """Ask the authentication plugins: all that answer must agree, and one must answer."""
+        broker = self._broker
+        conn = effect.client.conn
+        account = broker.accounts.connecting(conn, effect.connect)
+        return bool(await broker._authenticate(account, broker.listeners_config.get(conn.listener)))
+
+    async def may_publish(self, effect: AuthorizePublish) -> bool:
+        """Ask the topic plugins."""
+        return await self._permits(effect.client.session, effect.message.topic.decode(), Action.PUBLISH)
+
+    async def may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
+        """Ask the topic plugins for each filter; of a shared subscription, for the filter in it."""
+        session = effect.client.session
+        wanted = [split_shared(request.filter)[1] for request in effect.packet.filters]
+        return [await self._permits(session, topic_filter, Action.SUBSCRIBE) for topic_filter in wanted]
+
+    async def may_receive(self, effect: AuthorizeReceive) -> set[Session]:
+        """Ask the topic plugins for each receiver; an error counts against its own receiver only."""
+        topic = effect.message.topic.decode()
+        asked = [self._permits(session, topic, Action.RECEIVE) for session in effect.receivers]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self.failed("topic_filtering", answer)
+        return {session for session, answer in zip(effect.receivers, answers, strict=True) if answer is True}
+
+    async def _permits(self, session: Session, topic: str, action: Action) -> bool:
+        broker = self._broker
+        return bool(await broker._topic_filtering(broker.accounts.of(session), topic, action))
+
     # ---------------------------------------------------------------- events
 
-    async def fire(self, events: list[Event]) -> None:
-        """Tell the plugins, in order; comes back when their methods are scheduled, not when they have ended."""
+    def tell(self, events: list[Event]) -> None:
+        """Begin to tell the plugins, in order."""
+        self._broker.spawn(self._fire(events))
+
+    def call_ended(self) -> None:
+        """Count a call off; the clients that waited for it may go on."""
+        self.under_way = max(0, self.under_way - 1)
+        if self._held and self.under_way <= HOLD_CALLS // 2:
+            self._held = False
+            self._broker.node.release_publishers(self)
+            self._broker.driver.wake()
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Count and log what a plugin raised."""
+        self._broker.node.counters.plugin_errors += 1
+        text = " ".join(str(error).split())
+        log.error("plugin failed in %s: %s%s", what, type(error).__name__, f": {text}" if text else "")
+
+    async def _fire(self, events: list[Event]) -> None:
+        """Schedule the plugins' methods; comes back before they have ended."""
         for event in events:
-            if len(self.manager._fired_events) >= MAX_EVENTS and event.name not in CLIENT_EVENTS:
-                self.events_dropped += 1
-                continue
             try:
                 if event.name in PACKET_EVENTS:
                     await self._fire_packets(event)
                 else:
-                    await self.manager.fire_event(BrokerEvents(event.name), **self._arguments(event))
+                    await self._fire_event(BrokerEvents(event.name), self._arguments(event))
             except Exception as error:
-                self._broker.plugin_failed(event.name, error)
+                self.failed(event.name, error)
+            if self.under_way >= HOLD_CALLS and (client := event.arguments.get("client")) is not None:
+                self._held = True
+                self._broker.node.current = client.conn
+                self._broker.node.hold_publisher(self)
+
+    async def _fire_event(self, event: Events, arguments: dict[str, Any]) -> None:
+        if self._genuine:
+            self.under_way += len(self.manager._event_plugin_callbacks.get(event, ()))
+        await self.manager.fire_event(event, **arguments)
 
     def _arguments(self, event: Event) -> dict[str, Any]:
         given = event.arguments
         if event.name == BrokerEvents.RETAINED_MESSAGE:
-            return {"client_id": None, "retained_message": self._broker.retained_message(given["message"])}
+            session: Session | None = given.get("session")  # None, or who is away and gets it later
+            client_id = session.client_id if session is not None else None
+            return {"client_id": client_id, "retained_message": retained(self._broker, given["message"])}
         client: Client = given["client"]
         arguments: dict[str, Any] = {"client_id": client.session.client_id}
         if event.name in CLIENT_EVENTS:
@@ -161,7 +226,7 @@ class Plugins:
             decoded = await decode_packet(packet)
             if decoded is not None:
                 account = self._broker.accounts.of(client.session)
-                await self.manager.fire_event(MQTTEvents(event.name), packet=decoded, session=account)
+                await self._fire_event(MQTTEvents(event.name), {"packet": decoded, "session": account})
 
 
 def _bytes(arguments: dict[str, Any]) -> bytes:

@@ -216,8 +216,10 @@ class Relay:
         """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
         seen = decode_vector(body, now)
         self._learn(seen, link, now)
-        link.seen = seen
         link.asked = False
+        if link.live:
+            return  # asked for twice; the stream to it has been whole since it joined
+        link.seen = seen
         if link.forwarding and not link.behind:
             if not link.told:
                 self.send_seen(link)

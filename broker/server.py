@@ -13,39 +13,35 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Coroutine
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import amqtt.broker
 from amqtt.adapters import ReaderAdapter, WriterAdapter
-from amqtt.broker import DEFAULT_PORTS, ExternalServer, RetainedApplicationMessage
-from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType
+from amqtt.broker import DEFAULT_PORTS, ExternalServer
+from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
 from broker.amqtt_listener import BACKLOG, Listener, ListenerProtocol, listen_error
+from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
 from broker.amqtt_views import Accounts, Handler, RetainedMessages, Sessions, Subscriptions
 from broker.client import Client
 from broker.config import NodeConfig
-from broker.connection import Connection
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
 from broker.message import Message
-from broker.node import Node
 from broker.plugins import Plugins
-from broker.session import Session, Subscription
+from broker.session import Subscription
 from broker.settings import FederationSettings
 from broker.transport import Driver, StreamProtocol
 from broker.websocket import AdapterTransport, WebSocketProtocol
-from broker.wire.encode import encode_packet
 from discovery.address import Address
 from discovery.dns import Resolver
 from discovery.multicast import Multicast
 from routing.topics import split_shared, valid_topic_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("mqttree")
 
@@ -71,76 +67,6 @@ REFUSED = 0x80
 """SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
 
 
-class ServerNode(Node):
-    """The node, with the few places where amqtt's ways need to look in. None is on the path of a message."""
-
-    accounts: Accounts
-    sources: dict[str, str]
-    on_empty: Callable[[], None] | None = None
-
-    def client_came(self, client: Client, now: float) -> None:
-        """A client is connected."""
-        if client.keep_alive:
-            client.keep_alive += self.accounts.keep_alive_delay
-        self.accounts.connected(client)
-        if self.hooks.packets:
-            connect = encode_packet(client.connect, client.version)
-            self.effects.append(Event("mqtt_packet_received", {"client": client, "data": connect}))
-        super().client_came(client, now)
-        account = client.session.account
-        if isinstance(account, Account):
-            deliver_kept(client.session, account)
-
-    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
-        """A client's connection ended."""
-        super().client_gone(client, reason, graceful=graceful)
-        if client.session.conn is None:
-            self.accounts.gone(client.session)
-
-    def retain(self, message: Message) -> None:
-        """Keep a retained message, and whose it was."""
-        topic = message.topic.decode()
-        sender = message.sender
-        if message.payload and isinstance(sender, Session):
-            self.sources[topic] = sender.client_id
-        else:
-            self.sources.pop(topic, None)
-        if len(self.sources) > 2 * len(self.retained) + 1024:  # some expired
-            self.sources = {t: c for t, c in self.sources.items() if self.retained.get(t) is not None}
-        super().retain(message)
-
-    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
-        """A connection is closed."""
-        super().connection_lost(conn, reason, now)
-        if self.on_empty is not None and not self.connections:
-            self.on_empty()
-
-
-class ShowingNode(ServerNode):
-    """The same for plugins that want to see every packet: what goes out is shown when it goes."""
-
-    on_packets: Callable[[Client, bytes], None]
-
-    def flush(self) -> None:
-        """Hand every outbox to its transport, and show what is in those of clients."""
-        shown: set[int] = set()
-        for outlet in self.dirty:
-            conn = outlet.conn
-            if conn is not None and isinstance(conn.owner, Client) and outlet.outbox and id(outlet.outbox) not in shown:
-                shown.add(id(outlet.outbox))
-                self.on_packets(conn.owner, b"".join(outlet.outbox))
-        super().flush()
-
-
-def deliver_kept(session: Session, account: Account) -> None:
-    """Deliver what plugins put into amqtt's queue of messages for a session that was away."""
-    while not account.retained_messages.empty():
-        kept = account.retained_messages.get_nowait()
-        qos = kept.qos or 0
-        message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
-        session.deliver(message, qos, True, b"")
-
-
 class Broker(amqtt.broker.Broker):  # type: ignore[misc]
     """amqtt's broker, extended: faster, MQTT 5, and one of a federation when `settings` are given.
 
@@ -161,16 +87,20 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for plugins.
         """
         self.max_qos = 2
-        if config is None:
-            config = {}
-        if isinstance(config, dict):
-            config = self._prepared(config)
+        given = {} if config is None else config
+        chosen = BrokerConfig.from_dict(self._prepared(given)) if isinstance(given, dict) else given
+        if chosen.plugins == default_broker_plugins():  # nothing was said about plugins
+            chosen = copy.copy(chosen)
+            chosen.plugins = copy.deepcopy(DEFAULT_PLUGINS)
         self.settings = settings
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._multicast: Multicast | None = None
         self._resolver: Resolver | None = None
-        super().__init__(config, loop, plugin_namespace)
+        with warnings.catch_warnings():
+            # psutil is ours to declare, and declared
+            warnings.filterwarnings("ignore", "`BrokerSysPlugin`", DeprecationWarning)
+            super().__init__(chosen, loop, plugin_namespace)
         self._sessions = Sessions(self)
         self._subscriptions = Subscriptions(self)
         self._retained_messages = RetainedMessages(self)
@@ -191,8 +121,6 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 if isinstance(qos, bool) or qos not in (0, 1, 2):
                     raise ValueError(f"'{key}' is {qos!r}, not 0, 1 or 2")
                 self.max_qos = qos
-        if "plugins" not in config and "auth" not in config:
-            config["plugins"] = copy.deepcopy(DEFAULT_PLUGINS)
         return config
 
     def _make_node(self, port: int | None = None) -> None:
@@ -225,11 +153,9 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             self.transitions.start()
         except Exception as error:  # transitions.MachineError, or ValueError of older ones
             raise BrokerError(f"Broker instance can't be started: {error}") from error
-        if self._restart or self.node.hooks != self.plugins.hooks():
+        if self._restart or self.node.sessions or len(self.node.retained) or self.node.hooks != self.plugins.hooks():
             self._make_node()
         self._restart = True
-        self.node.sessions.clear()
-        self.node.retained.clear()
         await self._fire(BrokerEvents.PRE_START)
         try:
             await self._start_listeners()
@@ -374,7 +300,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         try:
             await asyncio.wait_for(self.plugins_manager.close(), PLUGIN_TIMEOUT)
         except Exception as error:
-            self.plugin_failed("close", error)
+            self.plugins.failed("close", error)
         self.transitions.stopping_success()
 
     async def _drain(self) -> None:
@@ -410,7 +336,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         try:
             await self.plugins_manager.fire_event(event, wait=True)
         except Exception as error:
-            self.plugin_failed(str(event), error)
+            self.plugins.failed(str(event), error)
 
     # ---------------------------------------------------------------- effects
 
@@ -425,70 +351,39 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                     if self._multicast is not None:
                         self._multicast.send(effect.data)
                 case Dial():
-                    self._spawn(self._dial(effect))
+                    self.spawn(self._dial(effect))
                 case Authenticate():
-                    self._ask(effect, self._may_connect(effect), False)
+                    self.spawn(self._answer(effect, self.plugins.may_connect, False))
                 case AuthorizePublish():
-                    self._ask(effect, self._may_publish(effect), False)
+                    self.spawn(self._answer(effect, self.plugins.may_publish, False))
                 case AuthorizeSubscribe():
-                    self._ask(effect, self._may_subscribe(effect), [False] * len(effect.packet.filters))
+                    self.spawn(self._answer(effect, self.plugins.may_subscribe, [False] * len(effect.packet.filters)))
                 case AuthorizeReceive():
-                    self._ask(effect, self._may_receive(effect), set())
+                    self.spawn(self._answer(effect, self.plugins.may_receive, set()))
         if events:
-            self._spawn(self.plugins.fire(events))
+            self.plugins.tell(events)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that waits; it is cancelled at the end."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _ask(self, effect: Effect, question: Coroutine[Any, Any, Any], refusal: Any) -> None:
-        self._spawn(self._answer(effect, question, refusal))
-
-    async def _answer(self, effect: Effect, question: Coroutine[Any, Any, Any], refusal: Any) -> None:
+    async def _answer(self, effect: Effect, question: Callable[[Any], Awaitable[Any]], refusal: Any) -> None:
         """Ask plugins and give the node their answer; one that raises has refused."""
         result = refusal
         try:
-            result = await question
+            result = await question(effect)
         except Exception as error:
-            self.plugin_failed(type(effect).__name__, error)
+            self.plugins.failed(type(effect).__name__, error)
         finally:
-            if isinstance(effect, Authenticate) and not result:
-                self.accounts.answered(effect.connect)
             self.node.answer(effect, result, self.driver.time())
+            if isinstance(effect, Authenticate):
+                self.accounts.answered(effect.connect)
             self.driver.wake()
 
-    async def _may_connect(self, effect: Authenticate) -> bool:
-        conn = effect.client.conn
-        account = self.accounts.connecting(conn, effect.connect)
-        return bool(await self._authenticate(account, self.listeners_config.get(conn.listener)))
-
-    async def _may_publish(self, effect: AuthorizePublish) -> bool:
-        account = self.accounts.of(effect.client.session)
-        return bool(await self._topic_filtering(account, effect.message.topic.decode(), Action.PUBLISH))
-
-    async def _may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
-        account = self.accounts.of(effect.client.session)
-        return [
-            bool(await self._topic_filtering(account, split_shared(request.filter)[1], Action.SUBSCRIBE))
-            for request in effect.packet.filters
-        ]
-
-    async def _may_receive(self, effect: AuthorizeReceive) -> set[Session]:
-        topic = effect.message.topic.decode()
-        accounts = self.accounts
-        asked = [self._topic_filtering(accounts.of(session), topic, Action.RECEIVE) for session in effect.receivers]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        allowed = set()
-        for session, answer in zip(effect.receivers, answers, strict=True):
-            if isinstance(answer, Exception):
-                self.plugin_failed("topic_filtering", answer)
-            elif answer:
-                allowed.add(session)
-        return allowed
-
     def _packets_sent(self, client: Client, data: bytes) -> None:
-        self._spawn(self.plugins.fire([Event("mqtt_packet_sent", {"client": client, "data": data})]))
+        self.plugins.tell([Event("mqtt_packet_sent", {"client": client, "data": data})])
 
     async def _dial(self, effect: Dial) -> None:
         protocol: StreamProtocol | None = None
@@ -505,12 +400,6 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 reason = getattr(error, "strerror", None) or str(error) or "timed out"
                 self.node.answer(effect, reason, self.driver.time())
                 self.driver.wake()
-
-    def plugin_failed(self, what: str, error: BaseException) -> None:
-        """Count and log what a plugin raised."""
-        self.node.counters.plugin_errors += 1
-        text = " ".join(str(error).split())
-        log.error("plugin failed in %s: %s%s", what, type(error).__name__, f": {text}" if text else "")
 
     # ---------------------------------------------------------------- what amqtt's context and others call
 
@@ -536,20 +425,6 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         self.node.now = self.driver.time()
         self.node.retain(Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender))
         self.driver.wake()
-
-    def retained_message(self, message: Message) -> RetainedApplicationMessage:
-        """Make amqtt's form of a retained message."""
-        topic = message.topic.decode()
-        source: Account | None = None
-        client_id = self.node.sources.get(topic)
-        if client_id is not None:
-            session = self.node.sessions.get(client_id)
-            if session is not None:
-                source = self.accounts.of(session)
-            else:
-                source = Account()
-                source.client_id = client_id
-        return RetainedApplicationMessage(source, topic, message.payload, message.qos)
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
         """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's form forbid it."""

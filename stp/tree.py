@@ -330,7 +330,7 @@ class Tree:
             return
         hello = self.config.hello_s
         if seq_newer(bpdu.seq, self.root_seq) and port.fresh_at - parent.fresh_at > 3 * hello:
-            self._reselect(now, keep=False)  # the parent hangs: others have heard of the root for three hellos
+            self._follow(port, now)  # the parent hangs: others have heard of the root for three hellos
             return
         port.resample()
         cost = bpdu.path_cost_us + port.link_cost_us
@@ -348,10 +348,10 @@ class Tree:
         elif now - port.better_since >= 0.9 * hello:
             self._follow(port, now)
 
-    def _reselect(self, now: float, keep: bool = True) -> None:
+    def _reselect(self, now: float) -> None:
         """Elect from all ports (802.1D 17.21.25 updtRolesTree). The parent is kept while it names the same root.
 
-        Keeping needs no feasibility, see FeasibilityTable; `keep=False` makes the parent one candidate among others.
+        Keeping needs no feasibility, see FeasibilityTable.
         """
         old, parent = self.root, self._parent
         best: Port | None = None
@@ -361,7 +361,7 @@ class Tree:
                 continue
             bpdu = port.bpdu
             assert bpdu is not None
-            kept = keep and port is parent and same_root(bpdu.root, old)
+            kept = port is parent and same_root(bpdu.root, old)
             if not kept and not self._feasible(bpdu):
                 continue
             key = (bpdu.root.key, not kept, port.rank(bpdu.path_cost_us + port.link_cost_us))

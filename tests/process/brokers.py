@@ -34,6 +34,7 @@ LOG_LINES = 60
 """Lines of each broker's log that a failed test shows."""
 
 _numbers = count()
+_ports: set[int] = set()
 
 
 def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -47,7 +48,7 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 
 
 def free_ports(number: int) -> list[int]:
-    """Different TCP ports that are free on 127.0.0.1, below those that the kernel gives to clients.
+    """TCP ports that are free on 127.0.0.1, never the same twice, below those that the kernel gives to clients.
 
     A broker that was killed must find its port free again, and a dial of a dead one must not reach itself.
     """
@@ -56,7 +57,8 @@ def free_ports(number: int) -> list[int]:
         port = random.randrange(15000, 32000)
         with socket.socket() as sock, suppress(OSError):
             sock.bind(("127.0.0.1", port))
-            if port not in found:
+            if port not in _ports:
+                _ports.add(port)
                 found.append(port)
     return found
 
@@ -168,7 +170,7 @@ class Broker:
 
 
 class Cluster:
-    """Some brokers that are meant to be one. Ends all of them at the end, and prints their logs, which pytest shows on failure."""
+    """Some brokers that are meant to be one. At the end it ends them and prints their logs, which pytest shows on failure."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
@@ -380,7 +382,8 @@ class Mosquitto:
         self.out = folder / f"mosquitto-{next(_numbers)}.txt"
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                ["mosquitto_sub", "-p", str(port), "-d", *flags], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                ["stdbuf", "-oL", "mosquitto_sub", "-p", str(port), "-d", *flags],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             )
 
     def __enter__(self) -> Mosquitto:

@@ -38,8 +38,8 @@ class End:
     """One end of a stream; the `Transport` of a node's connection."""
 
     __slots__ = (
-        "black", "buffer", "conn", "far", "flying", "free_at", "host", "inbox", "key", "last_arrival", "paused", "peer",
-        "reading", "size", "stalled", "state", "world",
+        "arrived", "black", "buffer", "conn", "early", "far", "flying", "free_at", "host", "inbox", "key", "last_arrival",
+        "paused", "peer", "reading", "segments", "size", "stalled", "state", "world",
     )  # fmt: skip
 
     def __init__(self, world: World, host: Host | None, key: str, far: Far | None = None) -> None:
@@ -55,7 +55,10 @@ class End:
         self.flying = 0  # bytes under way to the peer or unread there
         self.free_at = 0.0
         self.last_arrival = 0.0
-        self.stalled: list[bytes | None] = []  # arrived nowhere: a cut swallowed it; None is the FIN
+        self.segments = 0  # sent
+        self.arrived = 0  # at the peer, in order
+        self.early: dict[int, bytes | None] = {}  # overtook what a cut swallowed
+        self.stalled: list[tuple[int, bytes | None]] = []  # arrived nowhere: a cut swallowed it; None is the FIN
         self.inbox: deque[bytes | None] = deque()  # arrived, not read
         self.reading = True
         self.paused = False
@@ -153,15 +156,23 @@ class End:
         world = self.world
         self.free_at = max(self.free_at, world.now) + (len(data) / world.rate if data else 0.0)
         self.last_arrival = max(self.last_arrival, self.free_at + world.latency(self.host, self.peer.host))
-        world.at(self.last_arrival, self._arrive, data)
+        world.at(self.last_arrival, self._arrive, self.segments, data)
+        self.segments += 1
 
-    def _arrive(self, data: bytes | None) -> None:
+    def _arrive(self, number: int, data: bytes | None) -> None:
+        if not self.world.reaches(self, self.peer):
+            self.stalled.append((number, data))
+            self.world.swallowed[self.key] = self
+            return
+        self.early[number] = data
+        while self.arrived in self.early:
+            data = self.early.pop(self.arrived)
+            self.arrived += 1
+            self._arrived(data)
+
+    def _arrived(self, data: bytes | None) -> None:
         peer = self.peer
         world = self.world
-        if self.stalled or not world.reaches(self, peer):
-            self.stalled.append(data)
-            world.swallowed[self.key] = self
-            return
         if peer.state == "closed":
             if data is not None and self.state != "closed":
                 peer.send_reset()
@@ -173,9 +184,11 @@ class End:
     def healed(self) -> None:
         """Send again what the cut swallowed."""
         stalled, self.stalled = self.stalled, []
-        self.free_at = max(self.free_at, self.world.now) + self.world.rng.uniform(0.0, 0.4)
-        for data in stalled:
-            self._fly(data)
+        world = self.world
+        when = world.now + world.rng.uniform(0.0, 0.4)
+        for number, data in stalled:
+            when += len(data or b"") / world.rate
+            world.at(when + world.latency(self.host, self.peer.host), self._arrive, number, data)
 
     def read(self) -> None:
         """Hand over what has come."""

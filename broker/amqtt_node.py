@@ -1,0 +1,89 @@
+"""The node as amqtt's broker drives it: a few places where amqtt's ways look in. None is on the path of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqtt.session import Session as Account
+
+from broker.amqtt_views import Accounts
+from broker.client import Client
+from broker.connection import Connection
+from broker.effects import Event
+from broker.message import Message
+from broker.node import Node
+from broker.session import Session
+from broker.wire.encode import encode_packet
+
+
+class ServerNode(Node):
+    """The node, and what amqtt keeps beside it."""
+
+    accounts: Accounts
+    sources: dict[str, str]
+    """topic -> id of the client whose retained message it has."""
+    on_empty: Callable[[], None] | None = None
+    """Called when the last connection is gone."""
+
+    def client_came(self, client: Client, now: float) -> None:
+        """A client is connected."""
+        if client.keep_alive:
+            client.keep_alive += self.accounts.keep_alive_delay
+        self.accounts.connected(client)
+        if self.hooks.packets:
+            connect = encode_packet(client.connect, client.version)
+            self.effects.append(Event("mqtt_packet_received", {"client": client, "data": connect}))
+        super().client_came(client, now)
+        account = client.session.account
+        if isinstance(account, Account):
+            deliver_kept(client.session, account)
+
+    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+        """A client's connection ended."""
+        super().client_gone(client, reason, graceful=graceful)
+        if client.session.conn is None:
+            self.accounts.gone(client.session)
+
+    def retain(self, message: Message) -> None:
+        """Keep a retained message, and whose it was."""
+        topic = message.topic.decode()
+        sender = message.sender
+        if message.payload and isinstance(sender, Session):
+            self.sources[topic] = sender.client_id
+        else:
+            self.sources.pop(topic, None)
+        if len(self.sources) > 2 * len(self.retained) + 1024:  # some expired
+            self.sources = {t: c for t, c in self.sources.items() if self.retained.get(t) is not None}
+        super().retain(message)
+
+    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
+        """A connection is closed."""
+        super().connection_lost(conn, reason, now)
+        if self.on_empty is not None and not self.connections:
+            self.on_empty()
+
+
+class ShowingNode(ServerNode):
+    """The same for plugins that want to see every packet: what goes out is shown when it goes."""
+
+    on_packets: Callable[[Client, bytes], None]
+    """Called with whole packets that go to a client."""
+
+    def flush(self) -> None:
+        """Hand every outbox to its transport, and show what is in those of clients."""
+        shown: set[int] = set()
+        for outlet in self.dirty:
+            conn = outlet.conn
+            if conn is not None and isinstance(conn.owner, Client) and outlet.outbox and id(outlet.outbox) not in shown:
+                shown.add(id(outlet.outbox))
+                self.on_packets(conn.owner, b"".join(outlet.outbox))
+        super().flush()
+
+
+def deliver_kept(session: Session, account: Account) -> None:
+    """Deliver what plugins put into amqtt's queue of messages for a session that was away."""
+    while not account.retained_messages.empty():
+        kept = account.retained_messages.get_nowait()
+        qos = kept.qos or 0
+        message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
+        session.deliver(message, qos, True, b"")

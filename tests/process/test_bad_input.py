@@ -1,0 +1,344 @@
+"""Garbage, faults and mistakes: one clear line, a counter, nothing lost, nobody else disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.link import ASK_SEEN, BPDU, MEMBERS, PING, PROTOCOL, SEEN, encode_record
+from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
+from broker.wire.properties import Property
+from broker.wire.varint import encode_varint
+from discovery.address import Address
+from discovery.announcement import MAGIC, Announcement
+from tests.process.brokers import Broker, Client, Cluster, clients, free_ports, until
+from tests.process.test_federation import send_group
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("three")) as cluster:
+        for _ in range(3):
+            cluster.add()
+        yield cluster
+
+
+@pytest.fixture
+def three(shared: Cluster) -> Iterator[Cluster]:
+    shared.agree(shared.brokers)
+    yield shared
+    shared.show()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with clients() as maker:
+        yield maker
+
+
+class Undisturbed:
+    """A publisher at one broker and a subscriber at another, who notice nothing; and a tree that stays as it is."""
+
+    def __init__(self, cluster: Cluster, make: Make) -> None:
+        self.cluster = cluster
+        one, other = cluster.two_hops()
+        self.publisher, self.subscriber = make(one.port), make(other.port)
+        self.subscriber.subscribe("undisturbed", 2)
+        self.sent = 0
+        self.facts = self._facts()
+        self.check()
+
+    def _facts(self) -> list[Any]:
+        views = [broker.view() for broker in self.cluster.brokers]
+        return [(v["root"], v["epoch"], sorted(link["peer"] for link in v["links"])) for v in views]
+
+    def check(self) -> None:
+        """Publish, see it arrive, and look at the tree."""
+        self.publisher.publish("undisturbed", str(self.sent), 2)
+        self.sent += 1
+        assert self.subscriber.got(self.sent) == [str(n).encode() for n in range(self.sent)]
+        assert not self.publisher.lost.is_set()
+        assert not self.subscriber.lost.is_set()
+        assert self._facts() == self.facts
+
+
+class Raw:
+    """A TCP connection that says what it is told."""
+
+    def __init__(self, port: int, data: bytes = b"") -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.sock.sendall(data)
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def rest(self) -> bytes:
+        """Everything until the broker closes."""
+        found = b""
+        try:
+            while data := self.sock.recv(65536):
+                found += data
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def connect(protocol: int) -> bytes:
+    return encode_packet(Connect("MQTT", protocol, True, 0, f"raw-{protocol}"), protocol)
+
+
+# ------------------------------------------------------------------ the client port
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "zeros": bytes(64),
+    "ones": b"\xff" * 64,
+    "endless length": b"\x10\xff\xff\xff\xff\xff",
+    "enormous CONNECT": b"\x10\xff\xff\xff\x7f" + bytes(1000),
+    "wrong protocol name": b"\x10\x10\x00\x04MQTX\x04\x02\x00\x3c\x00\x04abcd",
+    "publish first": b"\x30\x05\x00\x01axyz",
+    "CONNECT cut off": b"\x10\x05\x00\x04MQT",
+    "bad utf-8": b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04a\xff\xfe\xfd",
+    "second CONNECT": connect(4) + connect(4),
+    "reserved type": connect(4) + b"\x00\x00",
+    "reserved type, 5": connect(5) + b"\xf5\x00",
+    "QoS 3": connect(4) + b"\x36\x07\x00\x01a\x00\x01xy",
+    "wildcard in topic": connect(5) + b"\x30\x05\x00\x01#\x00x",
+    "topic alias unknown": connect(5) + b"\x30\x07\x00\x00\x03\x23\x00\x07x",
+    "SUBSCRIBE to nothing": connect(4) + b"\x82\x02\x00\x01",
+    "bad filter": connect(5) + b"\x82\x08\x00\x01\x00\x00\x02a#\x00",
+    "PUBREL of nothing, wrong flags": connect(4) + b"\x60\x02\x00\x01",
+}
+
+
+def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
+    broker = three.brokers[0]
+    watch = Undisturbed(three, make)
+    for what, data in GARBAGE.items():
+        view = broker.view()
+        counted = view["counters"]["malformed"] + view["counters"]["protocol_errors"]
+        warned = len(broker.lines("WARNING"))
+        with Raw(broker.port, data) as raw:
+            answer = raw.rest()
+        assert len(answer) < 64, what
+        counters = broker.view()["counters"]
+        assert counters["malformed"] + counters["protocol_errors"] == counted + 1, what
+        assert len(broker.lines("WARNING")) == warned + 1, what
+    watch.check()
+    rng = random.Random(7)
+    for number in range(100):
+        data = rng.randbytes(rng.randrange(1, 300))
+        with Raw(broker.port, connect(4 + number % 2) + data if number % 3 else data):
+            pass
+    until(lambda: broker.view()["connections"] <= len(three.brokers) - 1 + 2, "they are all gone")
+    watch.check()
+    assert not broker.lines("Traceback")
+
+
+# ------------------------------------------------------------------ links
+
+
+def bridge(cluster: str, port: int, **other: str) -> bytes:
+    values = {"cluster": cluster, "protocol": PROTOCOL, "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
+    values |= {"capability": "1.0"} | other
+    pairs = [(key, value) for key, value in values.items() if value]
+    client_id = other.get("client_id", os.urandom(8).hex())
+    properties: Any = {Property.USER_PROPERTY: pairs}
+    return encode_packet(Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True), 5)
+
+
+def ping(*records: tuple[int, bytes]) -> bytes:
+    payload = b"".join(encode_record(kind, body) for kind, body in records)
+    return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+LINK_GARBAGE = {
+    "records cut off": b"\xc0\x03\x02\x00\x00",
+    "records too long": b"\xc0\x08" + b"\x02\x00\xff\xff" + b"abcd",
+    "BPDU": ping((BPDU, b"nonsense")),
+    "empty BPDU": ping((BPDU, b"")),
+    "SEEN": ping((SEEN, b"\x00" * 18)),
+    "SEEN with too many gaps": ping((SEEN, b"\x01" * 18 + b"\xff")),
+    "PUBLISH without origin": encode_packet(Publish("t", b"x", 0), 5),
+    "QoS 1 PUBLISH without origin": encode_packet(Publish("t", b"x", 1, packet_id=1), 5),
+    "PUBLISH cut off": b"\x30\x01\x00",
+    "PUBLISH, topic too long": b"\x32\x05\xff\xffabc",
+    "client's CONNECT": connect(5),
+    "SUBSCRIBE": b"\x82\x07\x00\x01\x00\x00\x01a\x00",
+    "reserved type": b"\x00\x00",
+    "ones": b"\xff" * 100,
+    "endless length": b"\xc0\xff\xff\xff\xff\xff",
+}
+
+
+def false_friend(broker: Broker, cluster: str) -> Raw:
+    """Go through the whole handshake with a broker, as one of its own would."""
+    raw = Raw(broker.port, bridge(cluster, free_ports(1)[0]))
+    decoder = Decoder(5)
+    came: list[Packet] = []
+    sent = False
+    while not any(isinstance(packet, Connack) for packet in came):
+        data = raw.sock.recv(65536)
+        assert data, came
+        # what says that it is a broker is the top bit of the version
+        came += decoder.receive(data.replace(b"MQTT\x85", b"MQTT\x05"))
+        if not sent and any(isinstance(packet, Connect) for packet in came):
+            raw.sock.sendall(encode_packet(Connack(False, 0), 5))
+            sent = True
+    return raw
+
+
+def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
+    broker = three.brokers[0]
+    watch = Undisturbed(three, make)
+    port = free_ports(1)[0]
+    lacking = {name: "" for name in ("cluster", "protocol", "boot", "address", "capability")}
+    wrong = {"boot": "4294967296", "address": "nowhere", "capability": "nan", "client_id": "xyz", "name": "two\nlines"}
+    wrong |= {"cluster": "a\nb", "protocol": "2"}
+    cases = [{key: value} for key, value in (*lacking.items(), *wrong.items())]
+    for case in cases:
+        before = broker.view()["counters"]
+        names = ("malformed", "link_garbage", "links_refused", "link_wrong_cluster")
+        with Raw(broker.port, bridge(three.cluster, port, **case)) as raw:
+            raw.rest()
+        after = broker.view()["counters"]
+        assert sum(after[name] - before[name] for name in names) == 1, case
+    with Raw(broker.port, bridge(three.cluster, port) + b"\xff" * 50) as raw:
+        raw.rest()
+    # a handshake that stops in the middle is closed after a while
+    with Raw(broker.port, bridge(three.cluster, port)) as raw:
+        raw.rest()
+    assert broker.counter("link_timeouts")
+    assert not [line for line in broker.log().splitlines() if line and not line[0].isdigit()]
+    watch.check()
+
+
+def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
+    broker = three.root()
+    one, other = (b for b in three.brokers if b is not broker)
+    publisher, subscriber = make(one.port), make(other.port)
+    subscriber.subscribe("through", 2)
+    for number, (what, data) in enumerate(LINK_GARBAGE.items()):
+        counted = broker.counter("link_garbage")
+        with false_friend(broker, three.cluster) as raw:
+            raw.sock.sendall(data)
+            raw.rest()
+        assert broker.counter("link_garbage") == counted + 1, what
+        publisher.publish("through", str(number), 2)
+    expected = [str(number).encode() for number in range(len(LINK_GARBAGE))]
+    assert subscriber.got(len(expected)) == expected
+    assert len(broker.lines("WARNING", "closed")) < len(LINK_GARBAGE) + len(GARBAGE) + 20
+    assert not broker.lines("Traceback")
+    three.agree(three.brokers)
+
+
+def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:
+    broker = three.brokers[1]
+    rng = random.Random(11)
+    for _ in range(30):
+        with false_friend(broker, three.cluster) as raw:
+            kind = rng.choice((b"\xc0", b"\x30", b"\x32", b"\x3d", b"\xd0", b"\xe0", b"\x20"))
+            body = rng.randbytes(rng.randrange(0, 60))
+            if kind == b"\xc0":
+                body = encode_record(PING, b"abcd") + encode_record(rng.choice((BPDU, SEEN, MEMBERS, ASK_SEEN, 99)), body)
+            raw.sock.sendall(kind + encode_varint(len(body)) + body)
+            raw.sock.sendall(encode_packet(Disconnect(0), 5))
+            raw.rest()
+    for each in three.brokers:
+        assert not each.lines("Traceback")
+    three.agree(three.brokers)
+    Undisturbed(three, make).check()
+
+
+# ------------------------------------------------------------------ datagrams
+
+
+def test_garbage_in_datagrams(three: Cluster, make: Make) -> None:
+    watch = Undisturbed(three, make)
+    address = Address("127.0.0.1", free_ports(1)[0])
+    good = Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(None)
+    rng = random.Random(5)
+    bad = {
+        "garbage": [b"", b"x", MAGIC, rng.randbytes(200), rng.randbytes(1400), *(good[:n] for n in range(1, len(good), 7))],
+        "wrong_version": [MAGIC + b"\x63" + good[5:]],
+        "wrong_cluster": [Announcement("elsewhere", os.urandom(8), 1, 1, 0.0, address).encode(None)],
+        "wrong_secret": [Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(b"some secret or other")],
+    }
+    for kind, datagrams in bad.items():
+        before = [broker.counter(f"discovery_{kind}") for broker in three.brokers]
+
+        def counted(kind: str = kind, before: list[int] = before, number: int = len(datagrams)) -> bool:
+            found = [broker.counter(f"discovery_{kind}") for broker in three.brokers]
+            return all(now >= then + number for now, then in zip(found, before, strict=True))
+
+        for datagram in datagrams:
+            send_group(datagram)
+        until(counted, f"{kind} is counted")
+    for broker in three.brokers:
+        assert len(broker.lines("datagram")) == 1  # a minute, for one host
+        assert not broker.lines("Traceback")
+    watch.check()
+
+
+# ------------------------------------------------------------------ mistakes
+
+
+def test_a_port_in_use(three: Cluster, make: Make, tmp_path: Path) -> None:
+    watch = Undisturbed(three, make)
+    taken = three.brokers[0]
+    admin = free_ports(1)[0]
+    for listen, busy in ((taken.address, taken.port), (f"127.0.0.1:{free_ports(1)[0]}", taken.admin)):
+        where = f"127.0.0.1:{admin if busy == taken.port else busy}"
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", "run", "--listen", listen, "--admin", where, "--cluster", three.cluster],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert f"127.0.0.1:{busy}" in done.stderr
+        assert "in use" in done.stderr
+    watch.check()
+
+
+def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
+    with Cluster(tmp_path) as cluster:
+        trio = [cluster.add() for _ in range(3)]
+        cluster.agree()
+        original = trio[0]
+        watch = Undisturbed(cluster, make)
+        double = cluster.add(start=False)
+        cluster.brokers.remove(double)  # of this cluster, and yet not
+        shutil.copytree(original.data_dir, double.data_dir)
+        try:
+            double.start().up()
+            assert double.view()["id"] == original.view()["id"]
+            # Those concerned, and the others, say so.
+            until(lambda: original.counter("duplicate_id") + original.counter("discovery_duplicate_id"), "the original counts")
+            until(lambda: double.counter("duplicate_id") + double.counter("discovery_duplicate_id"), "the double counts")
+            until(lambda: original.lines("WARNING", "id") and double.lines("WARNING", "id"), "both say so")
+            watch.check()
+            assert make(double.port).subscribe("own/clients/are/served") == [0]
+            watch.check()
+            for broker in trio:
+                assert len(broker.lines("WARNING")) <= 3, broker.lines("WARNING")
+        finally:
+            if double.running:
+                double.kill()
+            print(double.log())
+        watch.check()
+        cluster.agree(trio)
