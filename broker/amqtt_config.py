@@ -19,20 +19,28 @@ from discovery.address import Address
 PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
 
 
-def broker_config(file: ConfigFile | None, listen: str | None = None) -> BrokerConfig:
-    """Make amqtt's configuration of a file, if there is one; `listen` replaces where the default listener binds.
+def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dict[str, Any], BrokerConfig]:
+    """Take amqtt's part of a file, if there is one; `listen` replaces where the default listener binds.
 
-    Raises ConfigError for an unknown key, a wrong type, or a file that a listener names and that is not there.
+    Returns it as `broker.server.Broker` takes it, and as amqtt understands it. Raises ConfigError for an unknown key, a wrong
+    type, or a file that a listener names and that is not there.
     """
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
-    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "federation"]))
+    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation"]))
     data.pop("federation", None)
     listeners = _listeners(file, listen)
     if listeners is not None:
         data["listeners"] = listeners
+    if "max_qos" in data and (isinstance(data["max_qos"], bool) or data["max_qos"] not in (0, 1, 2)):
+        file.fail((_spelt(file, (), "max_qos"),), f"{data['max_qos']!r} is not 0, 1 or 2")
+    return data, _checked(file, data)
+
+
+def _checked(file: ConfigFile, data: dict[str, Any]) -> BrokerConfig:
+    known = copy.deepcopy({key: value for key, value in data.items() if key != "max_qos"})  # amqtt changes what it is given
     try:
-        return BrokerConfig.from_dict(data)
+        return BrokerConfig.from_dict(known)
     except WrongTypeError as error:
         file.fail(_key_path(file, error.field_path), f"expected {_type(error.field_type)}, not {kind_of(error.value)}")
     except (DaciteError, ValueError, TypeError, AttributeError) as error:

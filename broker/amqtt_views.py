@@ -104,41 +104,6 @@ class Accounts:
         account.will_retain = will.retain if will is not None else None
 
 
-class Handler:
-    """Stands where amqtt keeps the protocol handler of a session; acts on the node."""
-
-    __slots__ = ("_broker", "client_id")
-
-    def __init__(self, broker: Broker, client_id: str) -> None:
-        self._broker = broker
-        self.client_id = client_id
-
-    @property
-    def session(self) -> Account | None:
-        """The session that is handled."""
-        return self._broker.sessions.get(self.client_id, (None, None))[0]
-
-    async def stop(self) -> None:
-        """Disconnect the client."""
-        session = self._broker.node.sessions.get(self.client_id)
-        if session is not None and session.conn is not None and isinstance(session.conn.owner, Client):
-            session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
-            self._broker.driver.wake()
-
-    async def handle_connection_closed(self) -> None:
-        """Disconnect the client."""
-        await self.stop()
-
-    async def mqtt_publish(
-        self, topic: str, data: bytes | bytearray, qos: int, retain: bool, ack_timeout: int | None = None
-    ) -> None:
-        """Send a message to this client alone, at `qos`."""
-        session = self._broker.node.sessions.get(self.client_id)
-        if session is not None:
-            session.deliver(Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b"")
-            self._broker.driver.wake()
-
-
 class Sessions(MutableMapping[str, tuple[Account, Any]]):
     """client id -> (session, handler)."""
 
@@ -147,7 +112,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
 
     def __getitem__(self, client_id: str) -> tuple[Account, Any]:
         session = self._broker.node.sessions[client_id]
-        return self._broker.accounts.of(session), Handler(self._broker, client_id)
+        return self._broker.accounts.of(session), self._broker.handler(client_id)
 
     def __setitem__(self, client_id: str, value: tuple[Account, Any]) -> None:
         node = self._broker.node
@@ -280,9 +245,7 @@ class SysContext(BrokerContext):  # type: ignore[misc]
 
 def incoming(message: Message, packet_id: int | None) -> IncomingApplicationMessage:
     """Make amqtt's form of a message that a client published."""
-    found = IncomingApplicationMessage(
-        packet_id or None, message.topic.decode(), message.qos, message.payload, message.retain
-    )
+    found = IncomingApplicationMessage(packet_id or None, message.topic.decode(), message.qos, message.payload, message.retain)
     found.publish_packet = found.build_publish_packet()
     return found
 

@@ -193,8 +193,9 @@ class Connection:
         backlog = self.backlog
         size = self.backlog_bytes
         full = False
+        droppable = 0xF6 if link is None else 0xF7  # retained messages are in the log: the link is replayed, in order
         for data in outbox:
-            if (full or size + len(data) > limit) and data[0] & 0xF6 == 0x30:
+            if (full or size + len(data) > limit) and data[0] & droppable == 0x30:
                 # From the first that is dropped on: on a link a packet may refer to the one before it.
                 full = True
                 count = count_packets(data)

@@ -333,4 +333,4 @@ def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
         head += b"\x00"
     if len(chunk) == size:
         return head + chunk[prefix:]
-    return head + head.join([chunk[at : at + payload] for at in range(prefix, len(chunk), size)])
+    return head + head.join([chunk[at + prefix : at + size] for at in range(0, len(chunk), size)])

@@ -141,7 +141,7 @@ class Federation:
             busy = False
             for effect in self.membership.take_effects():
                 busy = True
-                self._discovery(effect)
+                self._discovery(effect, now)
             for change in self.tree.take_changes():
                 busy = True
                 self._tree_changed(change, now)
@@ -163,18 +163,35 @@ class Federation:
         self.to_ping.clear()
         self._due = self._deadline(now)
 
-    def _discovery(self, effect: discovery.Effect) -> None:
+    def _discovery(self, effect: discovery.Effect, now: float) -> None:
         match effect:
             case discovery.Announce(data):
                 self.node.effects.append(Datagram(data))
             case discovery.Dial(address):
-                self.node.effects.append(Dial(address.host, address.port))
+                if self._alive_at(address, now):
+                    self.membership.dial_failed(address, "the broker there is linked", now)
+                else:
+                    self.node.effects.append(Dial(address.host, address.port))
             case discovery.Log(level, text):
                 self.node.log(level, text)
             case discovery.StateChanged(state):
                 self.node.log("debug", f"federation state: {state}")
             case _:
                 pass
+
+    def _alive_at(self, address: Address, now: float) -> bool:
+        """Say whether the link to the broker that advertises this address works.
+
+        Another broker that goes about with its id (a copied data directory) makes discovery think that it was restarted. A second
+        dial would take the place of the link that stands, again with every announcement.
+        """
+        return any(
+            link.state == "up"
+            and link.peer is not None
+            and (link.peer.host, link.peer.port) == address
+            and link.conn.last_heard + 2 * self.config.hello > now
+            for link in self.links.values()
+        )
 
     def _tree_changed(self, change: object, now: float) -> None:
         match change:

@@ -5,8 +5,9 @@ What happens at each limit is said beside it and counted under the name given in
 
 from __future__ import annotations
 
-MAX_PACKET_SIZE = 268_435_455
-"""bytes; what MQTT's length field can say (MQTT-2.2.3). Larger: 0x95 and close [malformed]."""
+MAX_PACKET_SIZE = 268_435_460
+"""bytes; what MQTT's length field can say, and the header (MQTT 5, 2.1.4). A smaller one can be set; larger packets: 0x95
+and close [protocol_errors]."""
 
 MAX_CONNECT_SIZE = 512 * 1024
 """bytes; the largest CONNECT that makes sense (five 64 KiB strings and properties). An unauthenticated peer must not make

@@ -317,6 +317,9 @@ class Node:
         if will is None:
             return
         session.will = None
+        if will.topic.startswith("$"):
+            self.counters.publish_refused += 1
+            return
         self.counters.wills += 1
         properties = dict(will.properties or {})
         properties.pop(Property.WILL_DELAY_INTERVAL, None)
@@ -324,9 +327,6 @@ class Node:
         encoded = encode_properties(properties)
         encoded = encoded[read_length(encoded, 0)[1] :]
         expires_at = None if expiry is None else self.now + expiry
-        if will.topic.startswith("$"):
-            self.counters.publish_refused += 1
-            return
         self.publish(
             Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session)
         )

@@ -17,16 +17,18 @@ from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.logging_amqtt import EventLoggerPlugin, PacketLoggerPlugin
 from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
+from amqtt.session import Session as Account
 
 from broker.amqtt_views import SysContext, incoming, retained
+from broker.client import Client
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.message import Message
 from broker.session import Session
+from broker.wire.constants import ReasonCode
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import split_shared
 
 if TYPE_CHECKING:
-    from broker.client import Client
     from broker.node import Node
     from broker.server import Broker
 
@@ -267,6 +269,41 @@ async def decode_packet(data: bytes) -> Any:
         return await packet_class(header).from_stream(reader, fixed_header=header)
     except Exception:
         return None
+
+
+class Handler:
+    """Stands where amqtt keeps the protocol handler of a session; acts on the node."""
+
+    __slots__ = ("_broker", "client_id")
+
+    def __init__(self, broker: Broker, client_id: str) -> None:
+        self._broker = broker
+        self.client_id = client_id
+
+    @property
+    def session(self) -> Account | None:
+        """The session that is handled."""
+        return self._broker.sessions.get(self.client_id, (None, None))[0]
+
+    async def stop(self) -> None:
+        """Disconnect the client."""
+        session = self._broker.node.sessions.get(self.client_id)
+        if session is not None and session.conn is not None and isinstance(session.conn.owner, Client):
+            session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
+            self._broker.driver.wake()
+
+    async def handle_connection_closed(self) -> None:
+        """Disconnect the client."""
+        await self.stop()
+
+    async def mqtt_publish(
+        self, topic: str, data: bytes | bytearray, qos: int, retain: bool, ack_timeout: int | None = None
+    ) -> None:
+        """Send a message to this client alone, at `qos`."""
+        session = self._broker.node.sessions.get(self.client_id)
+        if session is not None:
+            session.deliver(Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b"")
+            self._broker.driver.wake()
 
 
 # -------------------------------------------------------------------- $SYS

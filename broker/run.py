@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker import admin as admin_server
 from broker.cli import DEFAULT_ADMIN, version
@@ -37,18 +37,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a broker until a signal ends it. Raises ConfigError for what cannot be used."""
     settings = read_settings(vars(arguments), os.environ)
     _set_up_logging(settings.log_level)
-    from broker.amqtt_config import broker_config, link_bind
+    from broker.amqtt_config import link_bind, read_config
 
-    config = broker_config(settings.file, settings.listen)
+    data, config = read_config(settings.file, settings.listen)
     bind = link_bind(config)
     if bind is None and settings.advertise is None and settings.discovery != "off":
         log.warning("no listener is plain tcp, so no other broker can dial this one: discovery is off")
         settings.discovery = "off"
     wall = time.time()
-    data = DataDir(settings.data_dir) if settings.data_dir is not None else None
+    folder = DataDir(settings.data_dir) if settings.data_dir is not None else None
     try:
         rng = random.SystemRandom()
-        identity = data.identity(wall, rng) if data is not None else fresh_identity(wall, rng)
+        identity = folder.identity(wall, rng) if folder is not None else fresh_identity(wall, rng)
         federation = settings.federation(
             bind or split_bind("127.0.0.1:1883"),
             id=identity.id,
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
         with _admin_socket(settings) as listener:
             _raise_file_limit()
-            return _run_loop(_Run(settings, config, federation, listener, arguments.die_with_parent))
+            return _run_loop(_Run(settings, data, config, federation, listener, arguments.die_with_parent))
     finally:
-        if data is not None:
-            data.close()
+        if folder is not None:
+            folder.close()
 
 
 def _run_loop(running: _Run) -> int:
@@ -77,12 +77,14 @@ class _Run:
     def __init__(
         self,
         settings: RunSettings,
+        data: dict[str, Any],
         config: BrokerConfig,
         federation: FederationSettings,
         listener: socket.socket | None,
         die_with_parent: bool,
     ) -> None:
         self.settings = settings
+        self.data = data
         self.config = config
         self.federation = federation
         self.listener = listener
@@ -98,7 +100,7 @@ class _Run:
         self.stopping = asyncio.Event()
         self._watch(loop)
         try:
-            broker = Broker(self.config, loop, settings=self.federation)
+            broker = Broker(self.data, loop, settings=self.federation)
             await broker.start()
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
@@ -121,7 +123,7 @@ class _Run:
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop at the first signal, end at the second; with `die_with_parent` also when the standard input ends."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, self._stop, number)
         if self.die_with_parent:
             loop.add_reader(0, self._read_stdin, loop)

@@ -28,12 +28,12 @@ from amqtt.session import Session as Account
 
 from broker.amqtt_listener import BACKLOG, Listener, ListenerProtocol, listen_error
 from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
-from broker.amqtt_views import Accounts, Handler, RetainedMessages, Sessions, Subscriptions
+from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptions
 from broker.client import Client
 from broker.config import NodeConfig
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
 from broker.message import Message
-from broker.plugins import Plugins
+from broker.plugins import Handler, Plugins
 from broker.session import Subscription
 from broker.settings import FederationSettings
 from broker.transport import Driver, StreamProtocol
@@ -127,13 +127,11 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
         config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval)
-        if port is not None:
-            config = replace(config, port=port)
+        if not config.port:  # known once the listeners are open; until then nobody is told
+            config = replace(config, port=port or 1)
         hooks = self.plugins.hooks()
         make = ShowingNode if hooks.packets else ServerNode
-        self.node = node = make(
-            config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=_log_line
-        )
+        self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=_log_line)
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
         node.sources = {}
@@ -278,7 +276,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             log.debug("shutdown in state %s: nothing to do", self.transitions.state)
             return
         self.transitions.shutdown()
-        await self._fire(BrokerEvents.PRE_SHUTDOWN)
+        await self._fire(BrokerEvents.PRE_SHUTDOWN, PLUGIN_TIMEOUT)
         for server in self._servers.values():
             if isinstance(server, Listener):
                 server.close_listening()
@@ -296,7 +294,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         self.node.retained.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.plugins_manager.wait_fired_events(), PLUGIN_TIMEOUT)
-        await self._fire(BrokerEvents.POST_SHUTDOWN)
+        await self._fire(BrokerEvents.POST_SHUTDOWN, PLUGIN_TIMEOUT)
         try:
             await asyncio.wait_for(self.plugins_manager.close(), PLUGIN_TIMEOUT)
         except Exception as error:
@@ -331,10 +329,10 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(server.close_instance(), DRAIN_TIMEOUT)
 
-    async def _fire(self, event: BrokerEvents) -> None:
-        """Tell plugins of a step of the broker's life, and wait for them."""
+    async def _fire(self, event: BrokerEvents, limit: float | None = None) -> None:
+        """Tell plugins of a step of the broker's life, and wait for them; for `limit` (s) at most."""
         try:
-            await self.plugins_manager.fire_event(event, wait=True)
+            await asyncio.wait_for(self.plugins_manager.fire_event(event, wait=True), limit)
         except Exception as error:
             self.plugins.failed(str(event), error)
 
@@ -444,7 +442,11 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         session = Account()
         session.client_id = client_id
         session.transitions.disconnect()
-        return Handler(self, client_id), session
+        return self.handler(client_id), session
+
+    def handler(self, client_id: str) -> Handler:
+        """Make what acts on one session where amqtt has a protocol handler."""
+        return Handler(self, client_id)
 
     async def _cleanup_session(self, client_id: str) -> None:
         """End a session and its connection."""
@@ -480,5 +482,3 @@ def _log_line(level: str, text: str) -> None:
 
 def _not_resolved(seed: Address, reason: str) -> None:
     _log_line("warning", f"seed {seed.host}:{seed.port} does not resolve: {reason}")
-
-

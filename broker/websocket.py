@@ -31,6 +31,10 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 HANDSHAKE_TIMEOUT = 10.0
 """s; from accept to the end of the upgrade. MQTT's own limit begins behind it."""
 
+FIRST_MESSAGE_SIZE = 1024 * 1024
+"""bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a client in a hurry put behind
+it. Only who was let in may make us hold more."""
+
 CLOSE_TIMEOUT = 1.0
 """s; for the peer's close frame after ours."""
 
@@ -50,7 +54,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._server = server
         self._entered: bool | None = False  # None: waits for a place
-        self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=limits.MAX_PACKET_SIZE + 5, logger=_quiet)
+        self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet)
         self._timer: asyncio.TimerHandle | None = None
         self._buffer: list[bytes] = []
 
@@ -112,9 +116,11 @@ class WebSocketProtocol(asyncio.Protocol):
             if data:
                 self.conn.receive(data, self.driver.time())
                 self.driver.wake()
+                if self._frames.max_size == FIRST_MESSAGE_SIZE and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE:
+                    self._frames.max_size = limits.MAX_PACKET_SIZE
         else:
             self._buffer.append(data)
-            if sum(map(len, self._buffer)) > limits.MAX_CONNECT_SIZE:
+            if sum(map(len, self._buffer)) > FIRST_MESSAGE_SIZE:
                 self.transport.abort()
 
     def eof_received(self) -> bool:
@@ -314,5 +320,3 @@ class AdapterTransport:
     def resume_reading(self) -> None:
         """Read again."""
         self._reading.set()
-
-

@@ -121,7 +121,6 @@ GARBAGE = {
     "wildcard in topic": connect(5) + b"\x30\x05\x00\x01#\x00x",
     "topic alias unknown": connect(5) + b"\x30\x07\x00\x00\x03\x23\x00\x07x",
     "SUBSCRIBE to nothing": connect(4) + b"\x82\x02\x00\x01",
-    "bad filter": connect(5) + b"\x82\x08\x00\x01\x00\x00\x02a#\x00",
     "PUBREL of nothing, wrong flags": connect(4) + b"\x60\x02\x00\x01",
 }
 
@@ -153,8 +152,8 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
 # ------------------------------------------------------------------ links
 
 
-def bridge(cluster: str, port: int, **other: str) -> bytes:
-    values = {"cluster": cluster, "protocol": PROTOCOL, "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
+def bridge(cluster_name: str, port: int, **other: str) -> bytes:
+    values = {"cluster": cluster_name, "protocol": PROTOCOL, "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
     values |= {"capability": "1.0"} | other
     pairs = [(key, value) for key, value in values.items() if value]
     client_id = other.get("client_id", os.urandom(8).hex())
@@ -189,7 +188,7 @@ LINK_GARBAGE = {
 def false_friend(broker: Broker, cluster: str) -> Raw:
     """Go through the whole handshake with a broker, as one of its own would."""
     raw = Raw(broker.port, bridge(cluster, free_ports(1)[0]))
-    decoder = Decoder(5)
+    decoder = Decoder(5, ping_payload=True)
     came: list[Packet] = []
     sent = False
     while not any(isinstance(packet, Connack) for packet in came):
@@ -207,7 +206,7 @@ def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
     broker = three.brokers[0]
     watch = Undisturbed(three, make)
     port = free_ports(1)[0]
-    lacking = {name: "" for name in ("cluster", "protocol", "boot", "address", "capability")}
+    lacking = dict.fromkeys(("cluster", "protocol", "boot", "address", "capability"), "")
     wrong = {"boot": "4294967296", "address": "nowhere", "capability": "nan", "client_id": "xyz", "name": "two\nlines"}
     wrong |= {"cluster": "a\nb", "protocol": "2"}
     cases = [{key: value} for key, value in (*lacking.items(), *wrong.items())]
@@ -242,7 +241,7 @@ def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
         publisher.publish("through", str(number), 2)
     expected = [str(number).encode() for number in range(len(LINK_GARBAGE))]
     assert subscriber.got(len(expected)) == expected
-    assert len(broker.lines("WARNING", "closed")) < len(LINK_GARBAGE) + len(GARBAGE) + 20
+    assert len(broker.lines("WARNING", "link to", "closed")) <= 2  # a minute, for one host
     assert not broker.lines("Traceback")
     three.agree(three.brokers)
 

@@ -190,6 +190,17 @@ class Messages:
         self.ledger = ledger
         self.clients = clients
         self.meetings = meetings
+        self._components = world.components()
+
+    def joined(self, a: SimClient, b: SimClient) -> bool:
+        """Whether these clients' brokers are in one component now."""
+        return self._component(a.host) is self._component(b.host)
+
+    def _component(self, host: Host) -> list[Host] | None:
+        for group in self._components:
+            if host in group:
+                return group
+        return None
 
     def check(self) -> None:
         """Everything about all messages of the run."""
@@ -244,7 +255,9 @@ class Messages:
                 continue
             for client in self.clients:
                 interest = self._interest(client, sent)
-                if interest is not None and sent.number not in got[client]:
+                if interest is None or sent.number in got[client]:
+                    continue
+                if self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
                     self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
 
     def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
@@ -290,6 +303,8 @@ class Messages:
             for host in self.world.alive():
                 met = self.meetings.since(sent.life, host.life)
                 if met is None or met >= sent.at:
+                    continue
+                if self._component(host) is not self._component(self.world.hosts[sent.life[0]]):
                     continue
                 kept = [m.payload for m, in ((m,) for m in host.running.retained.match(topic, self.world.now))]
                 if not kept or int(kept[0].partition(b"|")[0]) != sent.number:

@@ -200,7 +200,7 @@ class SimClient:
     def lost(self, reason: str) -> None:
         if self.state == "down":
             return
-        if self.host.life == self.life and self.host.alive and not self.host.leaving:
+        if self.host.life == self.life and self.host.alive and self.life[1] not in self.host.left:
             self.errors.append(f"closed by a living broker: {reason}")
         self._down(reason)
         self.world.after(self.retry, self.connect)
@@ -251,7 +251,7 @@ class SimClient:
             case Connack():
                 self._connected(packet)
             case Disconnect():
-                if not self.host.leaving:
+                if self.life[1] not in self.host.left:
                     self.errors.append(f"DISCONNECT {packet.reason:#x}")
             case _:
                 self.errors.append(f"unexpected {packet}")

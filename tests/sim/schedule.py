@@ -51,6 +51,10 @@ class Schedule:
         self.count = brokers or rng.choice((2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 9))
         self.length = rng.uniform(3.0, 12.0)
         self.small = rng.random() < 0.25
+        self.apart: list[tuple[int, int]] = []  # pairs that never reach each other: trees of several hops
+        if rng.random() < 0.3:
+            pairs = [(a, b) for b in range(self.count) for a in range(b)]
+            self.apart = [pair for pair in pairs if rng.random() < rng.choice((0.2, 0.5))]
         self.converge = 0.0
 
     # ---- building
@@ -75,6 +79,10 @@ class Schedule:
             if rng.random() < 0.1 and host.index:
                 late = rng.uniform(0.3, 0.9) * self.length
             world.after(late, host.start)
+        if discovery == "static":
+            self.apart = [(a, b) for a, b in self.apart if a]  # all must reach the seed
+        for a, b in self.apart:
+            world.block(a, b)
         self._clients()
 
     def _clients(self) -> None:
@@ -162,7 +170,8 @@ class Schedule:
             self.world.after(length, self._unblock, a, b)
 
     def _unblock(self, a: int, b: int) -> None:
-        self.world.blocked.discard((min(a, b), max(a, b)))
+        if (min(a, b), max(a, b)) not in self.apart:
+            self.world.blocked.discard((min(a, b), max(a, b)))
         self.world.partition(())
 
     def _link_ends(self) -> list[Any]:
@@ -238,6 +247,8 @@ class Schedule:
         for host in world.hosts:
             if not host.alive and (host.index == 0 or self.rng.random() < 0.8):
                 host.start()
+        for a, b in self.apart:
+            world.block(a, b)
         healed = world.now
         world.run(5.0)  # what was planned before the end: restarts, slow readers
         quiet(world)
@@ -263,8 +274,9 @@ class Schedule:
                 sent = publisher.publish(topic, qos)
                 assert sent is not None
                 expected[sent.number] = {
-                    c for c in self.clients if c.state == "up" and any(matches(i.filter, topic) for i in c.interests)
-                }
+                    c for c in self.clients
+                    if c.state == "up" and any(matches(i.filter, topic) for i in c.interests) and messages.joined(c, publisher)
+                }  # fmt: skip
         world.run(5.0)
         messages.probes(first, expected)
         for host in world.alive():

@@ -228,7 +228,7 @@ class Host:
         self.node: Node | None = None
         self.paused = False
         self.listening = True
-        self.leaving = False
+        self.left: set[int] = set()  # boots that said goodbye
         self.ends: dict[str, End] = {}
         self.logs: list[tuple[float, str, str]] = []
         self._pending: list[tuple[Callable[[Node], None], Node]] = []
@@ -257,7 +257,7 @@ class Host:
         boot = settings.pop("boot", self.boot)
         config = NodeConfig(id=self.id, boot=boot, name=self.name, host=self.address[0], port=self.address[1], **settings)
         rng = random.Random(world.rng.getrandbits(64))
-        self.paused = self.leaving = False
+        self.paused = False
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
@@ -288,7 +288,7 @@ class Host:
         """SIGTERM."""
         if self.node is not None and not self.paused:
             self.world.say(f"{self.name} leaves")
-            self.leaving = True
+            self.left.add(self.boot)
             self.do(lambda node: node.stop(self.world.now), self.node)
             self.world.after(0.05, self.kill)
 

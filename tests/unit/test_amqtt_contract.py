@@ -272,11 +272,9 @@ def test_events_and_actions_by_name() -> None:
 
 def test_a_session_has_what_plugins_look_at() -> None:
     session = Session()
-    for name in (
-        "remote_address remote_port client_id clean_session will_flag will_message will_qos will_retain will_topic keep_alive "
-        "username password ssl_object attributes is_anonymous retained_messages"
-    ).split():
-        assert hasattr(session, name), name
+    names = {"remote_address", "remote_port", "client_id", "clean_session", "keep_alive", "username", "password", "ssl_object"}
+    names |= {"will_flag", "will_message", "will_qos", "will_retain", "will_topic"}
+    assert names | {"attributes", "is_anonymous", "retained_messages"} <= set(vars(session))
     assert session.attributes == {}
     assert session.retained_messages.empty()
     assert session.transitions.state == "new"

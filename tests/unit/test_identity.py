@@ -50,7 +50,9 @@ def test_a_half_written_file_of_a_crash_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["broker-id", "boot"])
-@pytest.mark.parametrize("content", [b"", b"\n", b"garbage", b"-1\n", b"\xff\xfe\0", b"12345678901234567890123", b"1 2", b"9" * 64])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"garbage", b"-1\n", b"\xff\xfe\0", b"12345678901234567890123", b"1 2", b"9" * 64]
+)
 def test_garbage_is_refused_and_kept(tmp_path: Path, file: str, content: bytes) -> None:
     started(tmp_path, 1000.0)
     (tmp_path / file).write_bytes(content)

@@ -44,7 +44,10 @@ def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
 
 @ALL
 def test_unacknowledged_messages_are_repeated(version: int) -> None:
-    """MQTT-4.4.0-1, -2, MQTT-3.3.1-1, MQTT-4.6.0-1: same identifiers, DUP, same order, before what waited; PUBREL once PUBREC came."""
+    """MQTT-4.4.0-1, -2, MQTT-3.3.1-1, MQTT-4.6.0-1: same identifiers and order, DUP, before what waited.
+
+    PUBREL once PUBREC came.
+    """
     world = World()
     client = come(world, version)
     client.subscribe("t", qos=2)

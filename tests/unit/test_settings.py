@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqtt_config import broker_config, describe_listeners, link_bind
+from broker.amqtt_config import describe_listeners, link_bind, read_config
 from broker.configfile import ConfigError, ConfigFile
 from broker.settings import FederationSettings, RunSettings, read_settings, split_bind
 from discovery.address import Address
@@ -26,7 +26,7 @@ def told(tmp_path: Path, text: str | None = None, environment: dict[str, str] | 
 def refusal(tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         settings = told(tmp_path, text, environment, **flags)
-        broker_config(settings.file, settings.listen)
+        read_config(settings.file, settings.listen)
     line = str(caught.value)
     assert line
     assert "\n" not in line
@@ -49,7 +49,7 @@ PRECEDENCE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE, ids=[row[0] for row in PRECEDENCE])
+@pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE)
 @pytest.mark.parametrize("spelling", ["_", "-"])
 def test_flags_then_environment_then_file_then_default(
     tmp_path: Path, option: str, field: str, flag: Any, variable: Any, filed: Any, default: Any, spelling: str
@@ -98,7 +98,8 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("federation:\n  cluster: a\n  routing: fast\n", "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic"),
+        ("federation:\n  cluster: a\n  routing: fast\n",
+         "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic"),
         ("federation: {routing: topic}", "config.yaml:1: federation.routing: not yet: 'topic'; this version has flood"),
         ("\n\nfederation:\n\n  ruoting: flood", "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?"),
         ("federation:\n  zzz: 1", "config.yaml:2: federation.zzz: unknown key"),
@@ -114,13 +115,18 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
         ("federation:\n  hello: true", "config.yaml:2: federation.hello: expected a number, not yes or no"),
         ("federation:\n  hello: .nan", "config.yaml:2: federation.hello: expected a number, not the number nan"),
         ("federation:\n  td: -1", "config.yaml:2: federation.td: -1 is not between 0.01 and 3600 s"),
-        ("federation:\n  seed: [a, 'b:x']", "config.yaml:2: federation.seed: address 'b:x': port 'x' is not a number from 1 to 65535"),
-        ("federation:\n  seed: []\n  admin: x:y", "config.yaml:3: federation.admin: address 'x:y': port 'y' is not a number from 1 to 65535"),
+        ("federation:\n  seed: [a, 'b:x']",
+         "config.yaml:2: federation.seed: address 'b:x': port 'x' is not a number from 1 to 65535"),
+        ("federation:\n  seed: []\n  admin: x:y",
+         "config.yaml:3: federation.admin: address 'x:y': port 'y' is not a number from 1 to 65535"),
         ("federation:\n  seed: {a: 1}", "config.yaml:2: federation.seed: expected a text, not keys and values"),
         ("federation:\n  multicast-port: 0", "config.yaml:2: federation.multicast-port: 0 is not a port number from 1 to 65535"),
-        ("federation:\n  multicast-group: 10.0.0.1", "config.yaml:2: federation.multicast-group: '10.0.0.1' is not an IPv4 multicast address"),
-        ("federation:\n  interfaces: eth0", "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface"),
-        ("federation:\n  secret-file: nowhere", "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory"),
+        ("federation:\n  multicast-group: 10.0.0.1",
+         "config.yaml:2: federation.multicast-group: '10.0.0.1' is not an IPv4 multicast address"),
+        ("federation:\n  interfaces: eth0",
+         "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface"),
+        ("federation:\n  secret-file: nowhere",
+         "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory"),
         ("federation:\n  discovery: on", "config.yaml:2: federation.discovery: True is not one of multicast, static, dns, off"),
         ("- a\n- b", "config.yaml:1: expected keys and values, not a list"),
         ("just words", "config.yaml:1: expected keys and values, not the text 'just words'"),
@@ -138,15 +144,23 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
         ("listeners:\n  ws:\n    type: ws", "config.yaml:1: listeners: there has to be a listener 'default'"),
         ("listeners:\n  default:\n    bnd: x", "config.yaml:3: listeners.default.bnd: unknown key; did you mean 'bind'?"),
         ("listeners:\n  default:\n    type: udp", "config.yaml:3: listeners.default.type: 'udp' is not one of tcp, ws, external"),
-        ("listeners:\n  default:\n    bind: [a]", "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list"),
+        ("listeners:\n  default:\n    bind: [a]",
+         "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list"),
         ("listeners:\n  default:\n    bind: a:b:c", "config.yaml:3: listeners.default.bind: address 'a:b:c'"),
-        ("listeners:\n  default:\n    max-connections: many", "config.yaml:3: listeners.default.max-connections: expected a number, not the text 'many'"),
-        ("listeners:\n  default:\n    ssl: 1.5", "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5"),
-        ("listeners:\n  default:\n    certfile: a", "config.yaml:2: listeners.default: If specifying the 'certfile' or 'keyfile', both are required."),
-        ("listeners:\n  default:\n    ssl: on", "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile"),
-        ("listeners:\n  default:\n    cafile: nowhere.pem", "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: No such file or directory"),
+        ("listeners:\n  default:\n    max-connections: many",
+         "config.yaml:3: listeners.default.max-connections: expected a number, not the text 'many'"),
+        ("listeners:\n  default:\n    ssl: 1.5",
+         "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5"),
+        ("listeners:\n  default:\n    certfile: a",
+         "config.yaml:2: listeners.default: If specifying the 'certfile' or 'keyfile', both are required."),
+        ("listeners:\n  default:\n    ssl: on",
+         "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile"),
+        ("listeners:\n  default:\n    cafile: nowhere.pem",
+         "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: No such file or directory"),
         ("listeners: 5", "config.yaml:1: listeners: expected keys and values, not the number 5"),
-        ("timeout-disconnect-delay: soon", "config.yaml:1: timeout-disconnect-delay: expected a number or nothing, not the text 'soon'"),
+        ("timeout-disconnect-delay: soon",
+         "config.yaml:1: timeout-disconnect-delay: expected a number or nothing, not the text 'soon'"),
+        ("max-qos: 3", "config.yaml:1: max-qos: 3 is not 0, 1 or 2"),
         ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
     ],
 )  # fmt: skip
@@ -186,7 +200,12 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "is empty"), (b"\n", "is empty"), (b"short\n", "has 5 bytes, a cluster secret needs 8 at least"), (b"x" * 4097, "is longer than")],
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"short\n", "has 5 bytes, a cluster secret needs 8 at least"),
+        (b"x" * 4097, "is longer than"),
+    ],
 )
 def test_a_secret_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "secret").write_bytes(content)
@@ -211,7 +230,7 @@ def test_nesting_and_aliases_end(tmp_path: Path) -> None:
 def test_any_text_is_a_file_or_one_line(text: str) -> None:
     try:
         file = ConfigFile.parse("f", text)
-        broker_config(file)
+        read_config(file)
     except ConfigError as error:
         assert "\n" not in str(error)
         assert str(error)
@@ -238,7 +257,7 @@ plugins:
 
 def test_a_file_of_amqtt_works_unchanged(tmp_path: Path) -> None:
     settings = told(tmp_path, AMQTT_FILE + "federation: {name: x}\n")
-    config = broker_config(settings.file, settings.listen)
+    _, config = read_config(settings.file, settings.listen)
     assert config.listeners["secure"].max_connections == 100
     assert config.timeout_disconnect_delay == 2
     assert list(config.plugins or {}) == [
@@ -247,16 +266,16 @@ def test_a_file_of_amqtt_works_unchanged(tmp_path: Path) -> None:
     ]
     assert describe_listeners(config) == "0.0.0.0:1884, 127.0.0.1:8883, ws 127.0.0.1:8080"
     assert link_bind(config) == Address("0.0.0.0", 1884)
-    assert link_bind(broker_config(settings.file, "127.0.0.1:7")) == Address("127.0.0.1", 7)
+    assert link_bind(read_config(settings.file, "127.0.0.1:7")[1]) == Address("127.0.0.1", 7)
 
 
 def test_without_a_file_there_is_the_default_listener(tmp_path: Path) -> None:
-    assert link_bind(broker_config(None)) == Address("0.0.0.0", 1883)
-    assert link_bind(broker_config(None, "[::1]:1")) == Address("::1", 1)
+    assert link_bind(read_config(None)[1]) == Address("0.0.0.0", 1883)
+    assert link_bind(read_config(None, "[::1]:1")[1]) == Address("::1", 1)
     settings = told(tmp_path, "listeners: {default: {type: tcp, bind: ':2'}}")
-    assert link_bind(broker_config(settings.file)) == Address("", 2)
+    assert link_bind(read_config(settings.file)[1]) == Address("", 2)
     settings = told(tmp_path, "listeners: {default: {type: ws, bind: 1}}")
-    assert link_bind(broker_config(settings.file)) is None
+    assert link_bind(read_config(settings.file)[1]) is None
 
 
 @pytest.mark.parametrize(

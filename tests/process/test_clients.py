@@ -1,0 +1,386 @@
+"""One broker and the clients that people use: paho-mqtt, aiomqtt, gmqtt, mosquitto's; over TCP, TLS and WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import gmqtt
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.process.brokers import PATIENCE, Broker, Client, Cluster, Mosquitto, clients, free_ports, mosquitto_pub
+
+Make = Callable[..., Client]
+
+_runs = itertools.count()
+
+CONFIG = """
+listeners:
+  default:
+    type: tcp
+    bind: 127.0.0.1:{port}
+  secure:
+    bind: 127.0.0.1:{tls}
+    ssl: on
+    certfile: {folder}/cert.pem
+    keyfile: {folder}/key.pem
+  web:
+    type: ws
+    bind: 127.0.0.1:{ws}
+  websecure:
+    type: ws
+    bind: 127.0.0.1:{wss}
+    ssl: on
+    certfile: {folder}/cert.pem
+    keyfile: {folder}/key.pem
+"""
+
+
+class Served:
+    """A broker with every kind of listener."""
+
+    def __init__(self, broker: Broker, ports: list[int], ca: Path) -> None:
+        self.broker = broker
+        self.port = broker.port
+        self.tls, self.ws, self.wss = ports
+        self.ca = ca
+
+
+def certificate(folder: Path) -> Path:
+    """Make a key and a self-signed certificate for 127.0.0.1 and localhost."""
+    ca = folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", ca],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return ca
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Cluster]]:
+    folder = tmp_path_factory.mktemp("one")
+    ca = certificate(folder)
+    with Cluster(folder) as cluster:
+        config = folder / "config.yaml"
+        broker = cluster.add("--discovery", "off", "--config", str(config), listen=False, start=False)
+        ports = free_ports(3)
+        text = CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder)
+        config.write_text(text)
+        broker.start().up()
+        yield Served(broker, ports, ca), cluster
+
+
+@pytest.fixture
+def one(shared: tuple[Served, Cluster]) -> Iterator[Served]:
+    yield shared[0]
+    assert shared[0].broker.running
+    shared[1].show()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with clients() as maker:
+        yield maker
+
+
+@pytest.fixture
+def base() -> str:
+    return f"clients/{next(_runs)}"
+
+
+# ------------------------------------------------------------------ paho-mqtt
+
+LISTENERS: dict[str, Callable[[Served], dict[str, Any]]] = {
+    "tcp": lambda one: {"port": one.port},
+    "tls": lambda one: {"port": one.tls, "ca": one.ca},
+    "ws": lambda one: {"port": one.ws, "transport": "websockets"},
+    "wss": lambda one: {"port": one.wss, "transport": "websockets", "ca": one.ca},
+}
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_paho_on_every_listener(one: Served, make: Make, base: str, listener: str, protocol: int) -> None:
+    arguments = LISTENERS[listener](one)
+    subscriber = make(**arguments, protocol=protocol, client_id=f"sub-{listener}-{protocol}")
+    publisher = make(**arguments, protocol=protocol, client_id=f"pub-{listener}-{protocol}")
+    for qos in (0, 1, 2):
+        assert subscriber.subscribe(f"{base}/{qos}/#", qos) == [qos]
+    sent = [(f"{base}/{n % 3}/{n}", str(n).encode() * 50, n % 3) for n in range(60)]
+    sent += [(f"{base}/1/large", bytes(300_000), 1), (f"{base}/2/empty", b"", 2)]
+    publisher.done(*[publisher.publish(*message) for message in sent])
+    subscriber.got(len(sent))
+    # In order for each QoS: paho itself lets QoS 0 overtake, and gives QoS 2 to its user at PUBREL only.
+    for qos in (0, 1, 2):
+        found = [(m.topic, m.payload, m.qos) for m in subscriber.messages if m.qos == qos]
+        assert found == [message for message in sent if message[2] == qos]
+    subscriber.unsubscribe(f"{base}/0/#")
+    publisher.publish(f"{base}/0/gone", b"x", 0)
+    publisher.publish(f"{base}/1/end", b"end", 1)
+    assert subscriber.got(len(sent) + 1)[-1] == b"end"
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_paho_retained_will_and_session(one: Served, make: Make, base: str, protocol: int) -> None:
+    name = f"kept-{protocol}"
+    again: dict[str, Any] = {"client_id": name, "protocol": protocol, "clean": False, "expiry": 100}
+    first = make(one.port, **again)
+    assert not first.session_present
+    first.subscribe(f"{base}/#", 2)
+    first.close()
+    publisher = make(one.port, protocol=protocol, will=(f"{base}/will", b"will", 1, True))
+    watcher = make(one.port, protocol=protocol)
+    watcher.subscribe(f"{base}/#", 1)
+    for number in range(30):
+        publisher.publish(f"{base}/{number % 2}", str(number), 1 + number % 2)
+    publisher.publish(f"{base}/retained", b"kept", 1, retain=True)
+    watcher.got(31)
+    publisher.break_off()
+    assert watcher.got(32)[-1] == b"will"
+    # what came while it was away, in order, each once
+    second = make(one.port, **again)
+    assert second.session_present
+    second.got(32)
+    even = [str(n).encode() for n in range(0, 30, 2)]
+    odd = [str(n).encode() for n in range(1, 30, 2)]
+    assert [m.payload for m in second.messages if m.qos == 1] == [*even, b"kept", b"will"]
+    assert [m.payload for m in second.messages if m.qos == 2] == odd
+    second.close()
+    # a clean start ends the session
+    third = make(one.port, client_id=name, protocol=protocol, clean=True)
+    assert not third.session_present
+    third.subscribe(f"{base}/+", 1)
+    assert sorted(third.got(2)) == [b"kept", b"will"]
+    assert all(m.retain for m in third.messages)
+    third.publish(f"{base}/end", b"end", 1)
+    assert third.got(3)[-1] == b"end"
+
+
+def test_paho_takes_over_its_own_session(one: Served, make: Make, base: str) -> None:
+    first = make(one.port, client_id="twice", clean=False, expiry=60)
+    first.subscribe(base, 1)
+    second = make(one.port, client_id="twice", clean=False, expiry=60)
+    assert second.session_present
+    assert first.lost.wait(PATIENCE)
+    second.publish(base, b"x", 1)
+    assert second.got(1) == [b"x"]
+    assert not first.payloads()
+
+
+def test_unacknowledged_messages_come_again(one: Served, make: Make, base: str) -> None:
+    """A subscriber that dies with messages under way gets them after its return, marked DUP, in order."""
+    arguments: dict[str, Any] = {"client_id": "flaky", "protocol": 4, "clean": False}
+    first = make(one.port, **arguments)
+    first.subscribe(f"{base}/#", 2)
+    first.paho.manual_ack_set(True)
+    publisher = make(one.port)
+    mids = [publisher.publish(f"{base}/{1 + n % 2}", str(n), 1 + n % 2) for n in range(20)]
+    publisher.done(*mids)
+    # paho begins no QoS 2 message's end before PUBREL, and gives it to us only then; QoS 1 comes and stays unacknowledged
+    first.got(10, f"{base}/1")
+    first.break_off()
+    second = make(one.port, **arguments)
+    assert second.session_present
+    expected = [str(n).encode() for n in range(0, 20, 2)]
+    assert second.got(10, f"{base}/1")[:10] == expected
+    assert all(m.dup for m in second.messages if m.topic == f"{base}/1")
+
+
+def test_paho_v5_properties(one: Served, make: Make, base: str) -> None:
+    subscriber = make(one.port)
+    subscriber.subscribe(base, 1)
+    publisher = make(one.port)
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = [("b", "2"), ("a", "1"), ("b", "1")]
+    properties.ContentType = "application/json"
+    properties.ResponseTopic = "answer/here"
+    properties.CorrelationData = b"\x00\x01\xff"
+    properties.MessageExpiryInterval = 600
+    properties.PayloadFormatIndicator = 1
+    publisher.publish(base, "{}", 1, properties=properties)
+    subscriber.got(1)
+    found = subscriber.messages[0].properties
+    assert 590 <= found.MessageExpiryInterval <= 600
+    assert found.UserProperty == properties.UserProperty
+    assert found.ContentType == properties.ContentType
+    assert found.ResponseTopic == properties.ResponseTopic
+    assert found.CorrelationData == properties.CorrelationData
+    assert found.PayloadFormatIndicator == 1
+
+
+# ------------------------------------------------------------------ aiomqtt
+
+
+@pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
+@pytest.mark.parametrize("listener", ["tcp", "tls", "ws"])
+async def test_aiomqtt(one: Served, base: str, listener: str, protocol: aiomqtt.ProtocolVersion) -> None:
+    arguments = LISTENERS[listener](one)
+    tls = ssl.create_default_context(cafile=str(one.ca)) if "ca" in arguments else None
+    transport = arguments.get("transport", "tcp")
+
+    def client(**more: Any) -> aiomqtt.Client:
+        return aiomqtt.Client("127.0.0.1", arguments["port"], protocol=protocol, tls_context=tls, transport=transport, **more)
+
+    will = aiomqtt.Will(f"{base}/will", b"bye", 1, False)
+    async with asyncio.timeout(PATIENCE), client() as subscriber:
+        async with client(will=will) as publisher:
+            await publisher.publish(f"{base}/retained", b"old", qos=1, retain=True)
+            await subscriber.subscribe(f"{base}/#", qos=2)
+            for number in range(30):
+                await publisher.publish(f"{base}/{number % 3}", str(number), qos=number % 3)
+            await subscriber.unsubscribe(f"{base}/x")
+        await subscriber.publish(f"{base}/end", b"end", qos=1)
+        found = []
+        async for message in subscriber.messages:
+            found.append((message.topic.value.removeprefix(f"{base}/"), message.payload, message.qos, message.retain))
+            if message.payload == b"end":
+                break
+    expected = [(str(n % 3), str(n).encode(), n % 3, False) for n in range(30)]
+    assert found == [("retained", b"old", 1, True), *expected, ("end", b"end", 1, False)]
+
+
+# ------------------------------------------------------------------ gmqtt
+
+
+@asynccontextmanager
+async def gmqtt_client(one: Served, name: str, version: int, **more: Any) -> AsyncIterator[tuple[Any, list[Any]]]:
+    """Connect; gives the client, and the list that its messages go to."""
+    arguments = {"clean_session": True} | more
+    port, tls = arguments.pop("port", one.port), arguments.pop("ssl", False)
+    client = gmqtt.Client(name, **arguments)
+    client.set_config({"reconnect_retries": 0})
+    messages: list[Any] = []
+    subscribed: list[int] = []
+
+    def on_message(_client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]) -> int:
+        messages.append((topic, payload, qos, properties))
+        return 0
+
+    client.on_message = on_message
+    client.on_subscribe = lambda _c, mid, _qos, _properties: subscribed.append(mid)
+    client.subscribed = subscribed
+    await client.connect("127.0.0.1", port, ssl=tls, version=version, keepalive=30)
+    try:
+        yield client, messages
+    finally:
+        await client.disconnect()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Poll until something comes true."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("tls", [False, True])
+async def test_gmqtt(one: Served, base: str, version: int, tls: bool) -> None:
+    more: dict[str, Any] = {}
+    if tls:
+        more = {"port": one.tls, "ssl": ssl.create_default_context(cafile=str(one.ca))}
+    async with (
+        gmqtt_client(one, f"gmqtt-sub-{version}-{tls}", version, **more) as (subscriber, messages),
+        gmqtt_client(one, f"gmqtt-pub-{version}-{tls}", version, **more) as (publisher, _),
+    ):
+        before = one.broker.view()["retained"]
+        publisher.publish(f"{base}/retained", b"old", qos=1, retain=True)
+        await eventually(lambda: one.broker.view()["retained"] > before)
+        async with gmqtt_client(one, f"gmqtt-late-{version}-{tls}", version, **more) as (late, kept):
+            late.subscribe(f"{base}/retained", qos=1)
+            await eventually(lambda: kept)
+            assert kept[0][:3] == (f"{base}/retained", b"old", 1)
+            assert kept[0][3]["retain"]
+        subscriber.subscribe(f"{base}/+/x", qos=2)
+        await eventually(lambda: subscriber.subscribed)
+        properties = {"user_property": [("a", "1"), ("b", "2")]} if version == 5 else {}
+        for number in range(30):
+            publisher.publish(f"{base}/{number % 3}/x", str(number), qos=number % 3, **properties)
+        await eventually(lambda: len(messages) >= 30)
+        assert [m[:3] for m in messages] == [(f"{base}/{n % 3}/x", str(n).encode(), n % 3) for n in range(30)]
+        if version == 5:
+            assert all(m[3]["user_property"] == [("a", "1"), ("b", "2")] for m in messages)
+        subscriber.unsubscribe(f"{base}/+/x")
+
+
+async def test_gmqtt_session_and_will(one: Served, make: Make, base: str) -> None:
+    session = {"clean_session": False, "session_expiry_interval": 60}
+    async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (client, _):
+        client.subscribe(f"{base}/#", qos=1)
+        await eventually(lambda: client.subscribed)
+    will = gmqtt.Message(f"{base}/will", b"last words", qos=1)
+    async with gmqtt_client(one, "gmqtt-dies", 5, will_message=will) as (client, _):
+        client.publish(f"{base}/before", b"before", qos=1)
+        async with gmqtt_client(one, "gmqtt-watch", 5) as (watch, seen):
+            watch.subscribe(f"{base}/#", qos=0)
+            await eventually(lambda: watch.subscribed)
+            client._connection._transport.abort()
+            await eventually(lambda: seen)
+    async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (_, messages):
+        await eventually(lambda: len(messages) >= 2)
+        assert [m[1] for m in messages] == [b"before", b"last words"]
+
+
+# ------------------------------------------------------------------ mosquitto's
+
+
+@pytest.mark.parametrize("version", ["31", "311", "5"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_mosquitto(one: Served, base: str, tmp_path: Path, version: str, tls: bool) -> None:
+    port = one.tls if tls else one.port
+    common = ["-V", f"mqttv{version}"] + (["--cafile", str(one.ca)] if tls else [])
+    mosquitto_pub(port, *common, "-t", f"{base}/retained", "-m", "old", "-r", "-q", "1")
+    with Mosquitto(tmp_path, port, *common, "-t", f"{base}/#", "-q", "2", "-F", "%t %q %r %p") as subscriber:
+        subscriber.got(1)
+        for qos in (0, 1, 2):
+            mosquitto_pub(port, *common, "-t", f"{base}/{qos}", "-q", str(qos), "-l", lines=["a", "b", "c"])
+        file = tmp_path / "large"
+        file.write_text("x" * 500_000)
+        mosquitto_pub(port, *common, "-t", f"{base}/large", "-f", str(file), "-q", "1")
+        lines = subscriber.got(11)
+    expected = [f"{base}/{qos} {qos} 0 {letter}" for qos in (0, 1, 2) for letter in "abc"]
+    assert lines == [f"{base}/retained 1 1 old", *expected, f"{base}/large 1 0 {'x' * 500_000}"]
+
+
+def test_mosquitto_session_and_will(one: Served, make: Make, base: str, tmp_path: Path) -> None:
+    flags = ["-i", "mosquitto-kept", "-c", "-q", "1", "-t", f"{base}/#", "-F", "%t %p"]
+    with Mosquitto(tmp_path, one.port, *flags):
+        pass
+    watcher = make(one.port)
+    watcher.subscribe(f"{base}/#", 1)
+    will = ["--will-topic", f"{base}/will", "--will-payload", "gone", "--will-qos", "1"]
+    with Mosquitto(tmp_path, one.port, "-t", "other", *will):
+        pass
+    assert watcher.got(1) == [b"gone"]
+    mosquitto_pub(one.port, "-t", f"{base}/missed", "-m", "missed", "-q", "1")
+    with Mosquitto(tmp_path, one.port, *flags) as again:
+        assert again.got(2) == [f"{base}/will gone", f"{base}/missed missed"]
+
+
+def test_mosquitto_rr(one: Served, base: str, tmp_path: Path) -> None:
+    """Request and response, as MQTT 5 means them."""
+    with Mosquitto(tmp_path, one.port, "-V", "5", "-t", f"{base}/ask", "-F", "%R %D %p") as server:
+        asking = subprocess.Popen(
+            ["mosquitto_rr", "-p", str(one.port), "-V", "5", "-t", f"{base}/ask", "-e", f"{base}/answer", "-m", "question",
+             "-D", "publish", "correlation-data", "c1", "-W", "20"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert server.got(1) == [f"{base}/answer c1 question"]
+            mosquitto_pub(
+                one.port, "-V", "5", "-t", f"{base}/answer", "-m", "42", "-D", "publish", "correlation-data", "c1"
+            )
+            assert asking.communicate(timeout=PATIENCE)[0] == "42\n"
+        finally:
+            asking.kill()
+            asking.wait()

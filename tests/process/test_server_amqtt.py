@@ -1,0 +1,1010 @@
+"""The server as amqtt's broker: its listeners, plugins, context and states, over real sockets on the loopback address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock, patch
+
+import pytest
+from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
+from amqtt.broker import BrokerContext, RetainedApplicationMessage
+from amqtt.client import MQTTClient
+from amqtt.contexts import Action, BaseContext, BrokerConfig, ListenerConfig, ListenerType
+from amqtt.errors import BrokerError, ConnectError, PluginImportError
+from amqtt.events import BrokerEvents, MQTTEvents
+from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
+from amqtt.session import Session
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as ws_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from broker import plugins as broker_plugins
+from broker.server import Broker
+from broker.settings import FederationSettings
+from broker.wire import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+    Will,
+    decode_packet,
+    encode_packet,
+)
+
+PATIENCE = 20.0
+"""s; until what does not come fails the test."""
+ANONYMOUS = "amqtt.plugins.authentication.AnonymousAuthPlugin"
+SYS = "amqtt.plugins.sys.broker.BrokerSysPlugin"
+HERE = __name__
+
+
+# -------------------------------------------------------------------- helpers
+
+
+class Raw:
+    """A client that sends and reads packets one by one, over any pair of streams."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int = 4) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.version = version
+
+    def send(self, *packets: Packet) -> None:
+        self.writer.write(b"".join(encode_packet(packet, self.version) for packet in packets))
+
+    async def receive(self) -> Packet:
+        async with asyncio.timeout(PATIENCE):
+            first = (await self.reader.readexactly(1))[0]
+            length = shift = 0
+            while True:
+                byte = (await self.reader.readexactly(1))[0]
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            return decode_packet(first, await self.reader.readexactly(length), self.version)
+
+    async def closed(self) -> bool:
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionError):
+                return await self.reader.read() == b""
+            return True
+
+
+@contextlib.asynccontextmanager
+async def raw(port: int, client_id: str = "c", version: int = 4, **options: Any) -> AsyncIterator[Raw]:
+    """A connected raw client; `connack` is its CONNACK."""
+    connect = {name: options.pop(name) for name in ("username", "password", "will", "keep_alive") if name in options}
+    clean = options.pop("clean", True)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
+    client = Raw(reader, writer, version)
+    keep_alive = connect.pop("keep_alive", 60)
+    client.send(Connect("MQTT", version, clean, keep_alive, client_id, **connect))
+    try:
+        connack = await client.receive()
+        assert isinstance(connack, Connack)
+        client.connack = connack  # type: ignore[attr-defined]
+        yield client
+    finally:
+        writer.close()
+
+
+async def subscribe(client: Raw, *filters: str, qos: int = 0) -> list[int]:
+    client.send(Subscribe(1, [SubscriptionRequest(name, qos) for name in filters]))
+    suback = await client.receive()
+    assert isinstance(suback, Suback)
+    return list(suback.codes)
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition, looking at it in every turn of the loop or nearly so."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)
+    assert condition(), what
+
+
+def listener(**options: Any) -> dict[str, Any]:
+    return {"type": "tcp", "bind": "127.0.0.1:0"} | options
+
+
+@contextlib.asynccontextmanager
+async def running(
+    plugins: dict[str, Any] | None = None, listeners: dict[str, Any] | None = None, **config: Any
+) -> AsyncIterator[Broker]:
+    """A started broker; without `plugins` the default ones."""
+    config["listeners"] = listeners or {"default": listener()}
+    if plugins is not None:
+        config["plugins"] = plugins
+    broker = Broker(config)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+def mqtt_client(client_id: str | None = None) -> MQTTClient:
+    return MQTTClient(client_id=client_id, config={"auto_reconnect": False})
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command.split(), *names, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True, timeout=60)
+    return files
+
+
+# -------------------------------------------------------------------- plugins
+
+
+class Recorder(BasePlugin[BrokerContext]):
+    """Writes down what it is told."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.told]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [arguments for told, arguments in self.told if told == name]
+
+
+def _recording(name: str) -> Any:
+    async def told(self: Recorder, **arguments: Any) -> None:
+        self.told.append((name, arguments))
+
+    return told
+
+
+for _event in [*BrokerEvents, *MQTTEvents]:
+    setattr(Recorder, f"on_{_event}", _recording(str(_event)))
+
+
+class Faulty(BasePlugin[BrokerContext]):
+    """Raises whenever a message comes."""
+
+    async def on_broker_message_received(self, **arguments: Any) -> None:
+        raise ValueError("broken\nin two lines")
+
+
+class Slow(BasePlugin[BrokerContext]):
+    """Takes until it is let go."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
+        self.go = asyncio.Event()
+
+    async def on_broker_message_received(self, **arguments: Any) -> None:
+        await self.go.wait()
+
+
+class Auth(BaseAuthPlugin):
+    """Knows one user; has no opinion on those without a name, and breaks on one."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        await asyncio.sleep(0)
+        if session.username is None:
+            return None
+        if session.username == "breaks":
+            raise RuntimeError("no database")
+        session.attributes["seen"] = session.password
+        return bool(session.username == "user" and session.password == "secret")
+
+
+class Topics(BaseTopicPlugin):
+    """Forbids by the topic's name; takes a different time for each."""
+
+    async def topic_filtering(
+        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+    ) -> bool | None:
+        assert session is not None
+        assert topic is not None
+        for _ in range(hash(topic) % 5):
+            await asyncio.sleep(0)
+        if "breaks" in topic:
+            raise RuntimeError("no database")
+        return f"no-{action}" not in topic and not (action == Action.RECEIVE and f"not-{session.client_id}" in topic)
+
+
+@dataclass
+class Restored:
+    """What `Restorer` brings back."""
+
+    subscriptions: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+
+
+class Restorer(BasePlugin[BrokerContext]):
+    """Brings back sessions and messages at the start, as amqtt's persistence plugin does."""
+
+    async def on_broker_post_start(self) -> None:
+        assert len(self.context.subscriptions) == 0
+        assert not list(self.context.sessions)
+        await self.context.add_subscription("away", None, None)
+        await self.context.add_subscription("away", "a/#", 1)
+        session = self.context.get_session("away")
+        assert session is not None
+        session.clean_session = False
+        await session.retained_messages.put(RetainedApplicationMessage(None, "a/kept", b"missed", 1))
+        self.context.retained_messages["r/t"] = RetainedApplicationMessage(None, "r/t", b"retained", 1)
+
+
+def plugin(broker: Broker, kind: type) -> Any:
+    return broker.plugins_manager.get_plugin(kind.__name__)
+
+
+def own(kind: type) -> str:
+    return f"{HERE}.{kind.__name__}"
+
+
+# -------------------------------------------------------------------- states
+
+
+async def test_states_from_new_to_stopped_and_again() -> None:
+    broker = Broker({"listeners": {"default": listener()}, "plugins": {ANONYMOUS: {}, own(Recorder): {}}})
+    recorder = plugin(broker, Recorder)
+    assert broker.transitions.is_new()
+    await broker.shutdown()  # nothing to do
+    for _ in range(2):
+        recorder.told.clear()
+        await broker.start()
+        assert broker.transitions.is_started()
+        assert broker._sessions == {}
+        assert set(broker._servers) == {"default"}
+        with pytest.raises(BrokerError, match="can't be started"):
+            await broker.start()
+        async with raw(broker.ports["default"]):
+            assert list(broker._sessions) == ["c"]
+            await broker.shutdown()
+        assert broker.transitions.is_stopped()
+        assert broker._sessions == {}
+        names = recorder.names()
+        assert names[:2] == ["broker_pre_start", "broker_post_start"]
+        assert names[-1] == "broker_post_shutdown"
+        assert names.index("broker_pre_shutdown") < names.index("broker_client_disconnected")
+        await broker.shutdown()
+
+
+async def test_a_port_in_use_is_one_line() -> None:
+    async with running() as first:
+        port = first.ports["default"]
+        second = Broker({"listeners": {"default": listener(), "busy": listener(bind=f"127.0.0.1:{port}")}})
+        with pytest.raises(BrokerError) as error:
+            await second.start()
+        assert str(error.value) == f"listener 'busy': cannot listen on 127.0.0.1:{port}: address in use"
+        assert second.transitions.is_not_started()
+
+
+@pytest.mark.parametrize(
+    ("bind", "line"),
+    [
+        ("127.0.0.1:no", "listener 'default': cannot read bind value '127.0.0.1:no'"),
+        ("127.0.0.1:99999", "listener 'default': cannot listen on 127.0.0.1:99999"),
+        ("192.0.2.1:0", "listener 'default': cannot listen on 192.0.2.1:0: no such address on this machine"),
+        ("name.invalid:0", "listener 'default': cannot listen on name.invalid:0"),
+    ],
+)
+async def test_addresses_that_cannot_be_used(bind: str, line: str) -> None:
+    broker = Broker({"listeners": {"default": listener(bind=bind)}})
+    with pytest.raises(BrokerError) as error:
+        await broker.start()
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+async def test_certificates_that_cannot_be_used(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate")
+    for files in ((garbage, certificate[1]), (certificate[0], garbage)):
+        options = listener(ssl=True, certfile=str(files[0]), keyfile=str(files[1]))
+        broker = Broker({"listeners": {"default": listener(), "secure": options}})
+        with pytest.raises(BrokerError, match=r"^listener 'secure': cannot use .*cert.pem|garbage.pem") as error:
+            await broker.start()
+        assert "\n" not in str(error.value)
+    broker = Broker({"listeners": {"default": listener(ssl=True)}})
+    with pytest.raises(BrokerError, match=r"^listener 'default': ssl needs 'certfile' and 'keyfile'$"):
+        await broker.start()
+
+
+async def test_configurations_of_every_form() -> None:
+    assert Broker().config.listeners["default"].bind == "0.0.0.0:1883"
+    given = {"listeners": {"default": listener()}, "federation": {"cluster": "x"}, "max-qos": 1}
+    broker = Broker(given)
+    assert "federation" in given  # not changed
+    assert broker.node.config.max_qos == 1
+    config = BrokerConfig(listeners={"default": ListenerConfig(bind="127.0.0.1:0")}, plugins={ANONYMOUS: {}})
+    assert Broker(config).config is config
+    with pytest.raises(ValueError, match="max-qos"):
+        Broker({"max-qos": 3})
+    with pytest.raises(PluginImportError):
+        Broker({"plugins": {"no.such.Plugin": {}}})
+
+
+async def test_unbound_and_ipv6_listeners() -> None:
+    listeners = {"default": listener(bind=None), "six": listener(bind="[::1]:0")}
+    async with running(listeners=listeners) as broker:
+        assert list(broker.ports) == ["six"]
+        reader, writer = await asyncio.open_connection("::1", broker.ports["six"])
+        client = Raw(reader, writer)
+        client.send(Connect("MQTT", 4, True, 60, "six"))
+        await client.receive()
+        assert broker.sessions["six"][0].remote_address == "::1"
+        writer.close()
+
+
+# -------------------------------------------------------------------- listeners
+
+
+async def exchange(broker: Broker, client: MQTTClient, uri: str, **tls: Any) -> None:
+    """Connect with amqtt's own client, send messages of every QoS to oneself, one of them large."""
+    await client.connect(uri, **tls)
+    assert await client.subscribe([("a/+", 2)]) == [2]
+    for qos, data in enumerate((b"zero", bytearray(b"x" * 200_000), b"two")):
+        await client.publish(f"a/{qos}", data, qos)
+        message = await client.deliver_message(timeout_duration=PATIENCE)
+        assert message is not None
+        assert (message.topic, message.data, message.qos) == (f"a/{qos}", data, qos)
+    await client.unsubscribe(["a/+"])
+    await client.disconnect()
+    await until(lambda: not broker.sessions, "the session is gone")
+
+
+async def test_amqtts_client_on_every_listener(certificate: tuple[Path, Path]) -> None:
+    tls = {"ssl": True, "certfile": str(certificate[0]), "keyfile": str(certificate[1])}
+    listeners = {
+        "default": listener(),
+        "tls": listener(**tls),
+        "ws": listener(type="ws"),
+        "wss": listener(type="ws", **tls),
+    }
+    async with running(listeners=listeners) as broker:
+        for name, scheme in (("default", "mqtt"), ("tls", "mqtts"), ("ws", "ws"), ("wss", "wss")):
+            uri = f"{scheme}://localhost:{broker.ports[name]}"
+            await exchange(broker, mqtt_client(), uri, cafile=str(certificate[0]))
+            await until(lambda name=name: broker._servers[name].conn_count == 0, "the connection is counted off")
+
+
+async def test_connections_are_counted() -> None:
+    async with running() as broker:
+        server = broker._servers["default"]
+        async with raw(broker.ports["default"], "a"), raw(broker.ports["default"], "b"):
+            assert server.conn_count == 2
+        await until(lambda: server.conn_count == 0, "both are gone")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ws"])
+async def test_connections_beyond_the_limit_wait(kind: str) -> None:
+    async with running(listeners={"default": listener(type=kind, max_connections=1)}) as broker:
+        server = broker._servers["default"]
+        port = broker.ports["default"]
+
+        async def client(name: str) -> tuple[Callable[[], Any], asyncio.Task[Any]]:
+            connect = encode_packet(Connect("MQTT", 4, True, 60, name), 4)
+            if kind == "tcp":
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(connect)
+                return writer.close, asyncio.create_task(reader.readexactly(4))
+            ws = await ws_connect(f"ws://127.0.0.1:{port}", subprotocols=["mqtt"])  # type: ignore[list-item]
+            await ws.send(connect)
+            return ws.transport.close, asyncio.create_task(ws.recv())
+
+        first_close, first = await client("first")
+        assert await first == b"\x20\x02\x00\x00"
+        second_close, second = await client("second")
+        third_close, third = await client("third")
+        await until(lambda: len(server.parked) == 2, "two wait")
+        assert not second.done()
+        first_close()
+        assert await asyncio.wait_for(second, PATIENCE) == b"\x20\x02\x00\x00"
+        assert server.conn_count == 1
+        assert not third.done()
+        second_close()
+        assert await asyncio.wait_for(third, PATIENCE) == b"\x20\x02\x00\x00"
+        third_close()
+        await until(lambda: server.conn_count == 0, "all are gone")
+
+
+async def test_who_waits_is_sent_away_at_the_end() -> None:
+    async with running(listeners={"default": listener(max_connections=1)}) as broker:
+        async with raw(broker.ports["default"], "in"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+            await until(lambda: broker._servers["default"].parked, "one waits")
+            await broker.shutdown()
+            assert await Raw(reader, writer).closed()
+            writer.close()
+        assert broker._servers["default"].conn_count == 0
+
+
+async def test_external_listeners() -> None:
+    config = BrokerConfig(listeners={"default": ListenerConfig(type=ListenerType.EXTERNAL)}, plugins={ANONYMOUS: {}})
+    broker = Broker(config)
+    await broker.start()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await broker.external_connected(StreamReaderAdapter(reader), StreamWriterAdapter(writer), "default")
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await exchange(broker, mqtt_client(), f"mqtt://127.0.0.1:{port}")
+    async with raw(port, "garbage") as client:
+        client.writer.write(b"\xff\xff\xff\xff\xff")
+        assert await client.closed()
+    async with raw(port, "leaves", will=Will("w", b"gone")) as watcher:
+        assert await subscribe(watcher, "#") == [0]
+        async with raw(port, "dies", will=Will("w", b"gone")):
+            pass
+        will = await watcher.receive()
+        assert isinstance(will, Publish)
+        assert (will.topic, will.payload) == ("w", b"gone")
+    with pytest.raises(BrokerError, match="Invalid listener name 'nobody'"):
+        await broker.external_connected(MagicMock(), MagicMock(), "nobody")
+    await broker.shutdown()
+    server.close()
+    assert not broker.node.connections
+
+
+# -------------------------------------------------------------------- WebSocket
+
+
+@contextlib.asynccontextmanager
+async def websocket() -> AsyncIterator[tuple[Broker, ClientConnection]]:
+    async with running(listeners={"default": listener(type="ws")}) as broker:
+        uri = f"ws://127.0.0.1:{broker.ports['default']}/mqtt"
+        async with ws_connect(uri, subprotocols=["mqtt"], max_size=None) as ws:  # type: ignore[list-item]
+            yield broker, ws
+
+
+async def test_packets_are_cut_anywhere_by_frames() -> None:
+    async with websocket() as (_, ws):
+        assert ws.subprotocol == "mqtt"
+        connect = encode_packet(Connect("MQTT", 4, True, 60, "cut"), 4)
+        await ws.send([connect[:1], connect[1:5], connect[5:-1]])  # one message in several frames
+        await ws.send(connect[-1:] + b"\xc0\x00")
+        received = b""
+        while len(received) < 6:
+            received += bytes(await ws.recv(decode=False))
+        assert received == b"\x20\x02\x00\x00\xd0\x00"
+        await asyncio.wait_for(await ws.ping(), PATIENCE)
+
+
+async def test_what_is_no_mqtt_over_websocket() -> None:
+    async with websocket() as (broker, ws):
+        await ws.send("text")
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(ws.recv(), PATIENCE)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1003
+        with pytest.raises(InvalidStatus) as refused:
+            await ws_connect(f"ws://127.0.0.1:{broker.ports['default']}")
+        assert refused.value.response.status_code == 400
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+        writer.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n")
+        assert b"400" in await asyncio.wait_for(reader.read(), PATIENCE) or reader.at_eof()
+        writer.close()
+
+
+async def test_only_who_was_let_in_may_send_large_messages() -> None:
+    async with websocket() as (broker, ws):
+        await ws.send(encode_packet(Connect("MQTT", 4, True, 60, "in"), 4))
+        assert await ws.recv() == b"\x20\x02\x00\x00"
+        await ws.send(encode_packet(Publish("t", b"x" * 2_000_000, 1, packet_id=1), 4))
+        assert await ws.recv() == b"\x40\x02\x00\x01"
+        uri = f"ws://127.0.0.1:{broker.ports['default']}"
+        async with ws_connect(uri, subprotocols=["mqtt"]) as other:  # type: ignore[list-item]
+            with pytest.raises(ConnectionClosed) as closed:
+                await other.send(b"\x10" + b"x" * 2_000_000)
+                await asyncio.wait_for(other.recv(), PATIENCE)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009
+
+
+async def test_a_slow_websocket_reader_holds_its_publisher_back_and_loses_nothing() -> None:
+    listeners = {"default": listener(), "ws": listener(type="ws")}
+    async with running(listeners=listeners) as broker:
+        uri = f"ws://127.0.0.1:{broker.ports['ws']}"
+        async with ws_connect(uri, subprotocols=["mqtt"], max_size=None, max_queue=1) as ws:  # type: ignore[list-item]
+            await ws.send(encode_packet(Connect("MQTT", 4, True, 60, "reads"), 4))
+            await ws.send(encode_packet(Subscribe(1, [SubscriptionRequest("big", 1)]), 4))
+            received = 0
+            while received < 9:
+                received += len(await ws.recv(decode=False))
+            async with raw(broker.ports["default"], "writes") as client:
+                count, payload = 60, b"x" * 500_000
+                for number in range(count):
+                    client.send(Publish("big", payload, 1, packet_id=number + 1))
+                conn = broker.node.sessions["reads"].conn
+                assert conn is not None
+                await until(lambda: conn.paused, "the transport says that it is enough")
+                size = len(encode_packet(Publish("big", payload, 1, packet_id=1), 4)) * count
+                received = 0
+                while received < size:
+                    received += len(await asyncio.wait_for(ws.recv(decode=False), PATIENCE))
+                assert received == size
+                for _ in range(count):
+                    assert isinstance(await client.receive(), Puback)
+
+
+async def test_the_end_is_said_to_websockets_too() -> None:
+    async with websocket() as (broker, ws):
+        await ws.send(encode_packet(Connect("MQTT", 5, True, 60, "five"), 5))
+        await ws.recv()
+        ending = asyncio.create_task(broker.shutdown())
+        assert await asyncio.wait_for(ws.recv(), PATIENCE) == encode_packet(Disconnect(0x8B), 5)
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(ws.recv(), PATIENCE)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+        await ending
+
+
+# -------------------------------------------------------------------- the end
+
+
+async def test_the_end_says_goodbye_and_does_not_wait_for_who_does_not_listen() -> None:
+    broker = Broker({"listeners": {"default": listener()}})
+    await broker.start()
+    port = broker.ports["default"]
+    async with raw(port, "five", version=5) as five, raw(port, "deaf") as deaf, raw(port, "loud") as loud:
+        await subscribe(deaf, "big")
+        for _ in range(40):
+            loud.send(Publish("big", b"x" * 1_000_000))
+        conn = broker.node.sessions["deaf"].conn
+        assert conn is not None
+        await until(lambda: conn.paused, "one does not read")
+        async with asyncio.timeout(PATIENCE):
+            await broker.shutdown()
+        goodbye = await five.receive()
+        assert isinstance(goodbye, Disconnect)
+        assert goodbye.reason == 0x8B
+        assert await five.closed()
+    assert not broker.node.connections
+
+
+# -------------------------------------------------------------------- authentication
+
+
+async def codes(broker: Broker, *users: tuple[str | None, bytes | None]) -> list[int]:
+    found = []
+    for username, password in users:
+        async with raw(broker.ports["default"], "c", username=username, password=password) as client:
+            found.append(client.connack.code)  # type: ignore[attr-defined]
+    return found
+
+
+async def test_authentication_plugins_all_have_to_agree(caplog: pytest.LogCaptureFixture) -> None:
+    async with running({own(Auth): {}}) as broker:
+        assert broker.node.hooks.authenticate
+        asked = (("user", b"secret"), ("user", b"wrong"), ("breaks", b"x"), (None, None), ("user", b"\xff"))
+        assert await codes(broker, *asked) == [0, 4, 4, 5, 4]
+        assert broker.node.counters.plugin_errors == 1
+        lines = [record.message for record in caplog.records if "plugin failed" in record.message]
+        assert lines == ["plugin failed in Authenticate: RuntimeError: no database"]
+        assert not broker.accounts._connecting
+        async with raw(broker.ports["default"], "c", username="user", password=b"secret"):
+            assert broker.sessions["c"][0].attributes == {"seen": "secret"}
+    async with running({own(Auth): {}, ANONYMOUS: {"allow_anonymous": False}}) as broker:
+        assert await codes(broker, ("user", b"secret"), ("other", b"x"), (None, None)) == [0, 4, 5]
+
+
+async def test_without_authentication_plugins_nobody_comes_in() -> None:
+    async with running({own(Recorder): {}}) as broker:
+        assert await codes(broker, (None, None), ("user", b"secret")) == [5, 4]
+        with pytest.raises(ConnectError):
+            await mqtt_client().connect(f"mqtt://127.0.0.1:{broker.ports['default']}")
+        assert broker._sessions == {}
+
+
+async def test_the_anonymous_plugin_asks_for_a_name_when_told_so() -> None:
+    async with running({ANONYMOUS: {"allow_anonymous": False}}) as broker:
+        assert await codes(broker, (None, None), ("anybody", None)) == [5, 0]
+    async with running({ANONYMOUS: {"allow_anonymous": True}}) as broker:
+        assert not broker.node.hooks.authenticate
+        assert await codes(broker, (None, None), ("anybody", None)) == [0, 0]
+
+
+async def test_a_client_that_leaves_while_plugins_think_leaves_nothing_behind() -> None:
+    async with running({own(Auth): {}}) as broker:
+        release = asyncio.Event()
+
+        async def think(*_: object) -> bool:
+            await release.wait()
+            return True
+
+        with patch.object(broker, "_authenticate", think):
+            _, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+            writer.write(encode_packet(Connect("MQTT", 4, True, 60, "gone"), 4))
+            await until(lambda: broker.accounts._connecting, "the plugin is asked")
+            writer.close()
+            await until(lambda: not broker.node.connections, "the client is gone")
+            release.set()
+            await until(lambda: not broker._tasks, "the plugin has answered")
+        assert not broker.accounts._connecting
+        assert broker._sessions == {}
+
+
+# -------------------------------------------------------------------- topics
+
+
+async def test_topic_plugins_decide_on_each_action() -> None:
+    async with running({ANONYMOUS: {}, own(Topics): {}}) as broker:
+        port = broker.ports["default"]
+        async with raw(port, "a", version=5) as a, raw(port, "b") as b:
+            assert await subscribe(b, "t/#", "t/no-subscribe") == [0, 0x80]
+            assert await subscribe(b, "t/breaks", "t/fine") == [0x80, 0x80]  # one that raises has refused the packet
+            assert list(broker.subscriptions) == ["t/#"]
+            a.send(Publish("t/no-publish", b"1", 1, packet_id=1), Publish("t/not-b", b"2", 1, packet_id=2))
+            a.send(Publish("t/breaks", b"3", 1, packet_id=3), Publish("t/fine", b"4", 1, packet_id=4))
+            answers = [await a.receive() for _ in range(4)]
+            decided = [(p.packet_id, p.reason >= 0x80) for p in answers if isinstance(p, Puback)]
+            assert decided == [(1, True), (2, False), (3, True), (4, False)]
+            got = await b.receive()
+            assert isinstance(got, Publish)
+            assert got.topic == "t/fine"
+
+
+async def test_plugins_that_wait_do_not_reorder_a_connections_packets() -> None:
+    async with running({ANONYMOUS: {}, own(Topics): {}}) as broker:
+        port = broker.ports["default"]
+        async with raw(port, "s") as subscriber, raw(port, "p") as publisher:
+            assert await subscribe(subscriber, "#") == [0]
+            topics = [f"t/{number}" for number in range(60)]
+            publisher.send(*[Publish(topic, topic.encode()) for topic in topics])
+            publisher.send(Unsubscribe(9, ["none"]), Disconnect())
+            got = [await subscriber.receive() for _ in topics]
+            assert [packet.topic for packet in got if isinstance(packet, Publish)] == topics
+
+
+# -------------------------------------------------------------------- events
+
+
+async def test_every_event_with_its_arguments() -> None:
+    async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
+        recorder: Recorder = plugin(broker, Recorder)
+        client = mqtt_client("one")
+        await client.connect(f"mqtt://127.0.0.1:{broker.ports['default']}")
+        await client.subscribe([("t/#", 1), ("no/way#", 0)])
+        await client.publish("t/1", b"data", 1, retain=True)
+        message = await client.deliver_message(timeout_duration=PATIENCE)
+        assert message is not None
+        await client.publish("t/1", b"", 0, retain=True)
+        await client.deliver_message(timeout_duration=PATIENCE)
+        await client.unsubscribe(["t/#"])
+        await client.disconnect()
+        await until(lambda: recorder.of("broker_client_disconnected"), "the end is told")
+        await broker.shutdown()
+        assert set(recorder.names()) == {*map(str, BrokerEvents), *map(str, MQTTEvents)}
+        (connected,) = recorder.of("broker_client_connected")
+        assert connected["client_id"] == "one"
+        assert isinstance(connected["client_session"], Session)
+        assert (connected["client_session"].remote_address, connected["client_session"].is_anonymous) == ("127.0.0.1", True)
+        assert recorder.of("broker_client_disconnected")[0]["client_session"] is connected["client_session"]
+        assert connected["client_session"].transitions.state == "disconnected"
+        assert recorder.of("broker_client_subscribed") == [{"client_id": "one", "topic": "t/#", "qos": 1}]
+        assert recorder.of("broker_client_unsubscribed") == [{"client_id": "one", "topic": "t/#"}]
+        received, cleared = recorder.of("broker_message_received")
+        assert received["client_id"] == "one"
+        found = received["message"]
+        assert (found.topic, found.data, found.qos, found.retain) == ("t/1", b"data", 1, True)
+        assert found.packet_id > 0
+        assert found.publish_packet.retain_flag
+        assert cleared["message"].packet_id is None
+        assert recorder.of("broker_message_broadcast")[0]["message"] is found
+        kept, forgotten = recorder.of("broker_retained_message")
+        assert kept["client_id"] is None
+        found = kept["retained_message"]
+        assert (found.topic, found.data, found.qos) == ("t/1", b"data", 1)
+        assert forgotten["retained_message"].data == b""
+        into = [type(a["packet"]).__name__ for a in recorder.of("mqtt_packet_received")]
+        assert into[:3] == ["ConnectPacket", "SubscribePacket", "PublishPacket"]
+        assert into[-1] == "DisconnectPacket"
+        out = [type(a["packet"]).__name__ for a in recorder.of("mqtt_packet_sent")]
+        assert out[:2] == ["ConnackPacket", "SubackPacket"]
+        assert {"PublishPacket", "PubackPacket", "UnsubackPacket"} <= set(out)
+        assert all(a["session"].client_id == "one" for a in recorder.of("mqtt_packet_sent"))
+
+
+async def test_packets_that_amqtt_cannot_read_are_left_out() -> None:
+    async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
+        recorder: Recorder = plugin(broker, Recorder)
+        async with raw(broker.ports["default"], "five", version=5) as client:
+            client.send(Publish("t", b"x", 1, packet_id=1))
+            assert isinstance(await client.receive(), Puback)
+        await until(lambda: recorder.of("broker_client_disconnected"), "the end is told")
+        assert recorder.of("broker_message_received")[0]["message"].data == b"x"
+        assert not recorder.of("mqtt_packet_received")
+        assert broker.node.counters.plugin_errors == 0
+
+
+async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async with running({ANONYMOUS: {}, own(Faulty): {}, own(Recorder): {}}) as broker:
+        async with raw(broker.ports["default"]) as client:
+            client.send(Publish("t", b"x", 1, packet_id=1))
+            assert isinstance(await client.receive(), Puback)
+            recorder: Recorder = plugin(broker, Recorder)
+            await until(lambda: recorder.of("broker_message_received"), "the other plugin is told")
+            await until(lambda: broker.node.counters.plugin_errors == 1, "it is counted")
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert lines == ["plugin failed in Faulty.on_broker_message_received: ValueError: broken in two lines"]
+
+
+async def test_plugins_that_are_behind_hold_the_publishers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_plugins, "HOLD_CALLS", 10)
+    async with running({ANONYMOUS: {}, own(Slow): {}}) as broker:
+        slow: Slow = plugin(broker, Slow)
+        async with raw(broker.ports["default"]) as client:
+            conn = broker.node.sessions["c"].conn
+            assert conn is not None
+            sent = 0
+            while not conn.held:
+                sent += 1
+                client.send(Publish("t", b"x", 1, packet_id=sent))
+                assert isinstance(await client.receive(), Puback)
+            assert sent >= 10
+            client.send(Publish("t", b"x", 1, packet_id=sent + 1))
+            slow.go.set()
+            assert isinstance(await client.receive(), Puback)
+            assert not conn.held
+
+
+async def test_what_plugins_cost() -> None:
+    loggers = {f"amqtt.plugins.logging_amqtt.{name}": {} for name in ("EventLoggerPlugin", "PacketLoggerPlugin")}
+    for plugins, events in ((None, set()), ({ANONYMOUS: {}, SYS: {}}, set()), ({ANONYMOUS: {}} | loggers, set())):
+        logging.getLogger("amqtt").setLevel(logging.WARNING)
+        async with running(plugins) as broker:
+            assert broker.node.hooks.events == events
+            assert broker.node.fast
+            assert not broker.node.hooks.packets
+            async with raw(broker.ports["default"]) as client:
+                client.send(Publish("t", b"x", 1, packet_id=1))
+                assert isinstance(await client.receive(), Puback)
+                assert broker.node.sessions["c"].account is None
+    try:
+        logging.getLogger("amqtt").setLevel(logging.INFO)
+        async with running({ANONYMOUS: {}} | loggers) as broker:
+            assert broker.node.hooks.events == {"broker_client_connected", "broker_client_disconnected"}
+            assert broker.node.fast
+        logging.getLogger("amqtt").setLevel(logging.DEBUG)
+        async with running({ANONYMOUS: {}} | loggers) as broker:
+            assert broker.node.hooks.packets
+            assert not broker.node.fast
+    finally:
+        logging.getLogger("amqtt").setLevel(logging.NOTSET)
+
+
+async def test_a_stand_in_for_the_plugin_manager_is_told_everything() -> None:
+    with patch("amqtt.broker.PluginManager") as made:
+        manager = made.return_value
+        manager.fire_event = AsyncMock()
+        manager.wait_fired_events = AsyncMock()
+        manager.close = AsyncMock()
+        manager.is_topic_filtering_enabled.return_value = False
+        manager.map_plugin_auth = AsyncMock(return_value={BasePlugin(BaseContext()): True})
+        async with running() as broker:
+            client = mqtt_client("one")
+            await client.connect(f"mqtt://127.0.0.1:{broker.ports['default']}")
+            await client.subscribe([("/topic", 0)])
+            assert [(s.client_id, qos) for s, qos in broker._subscriptions["/topic"]] == [("one", 0)]
+            assert broker._subscriptions["/topic"][0][0] == client.session
+            await client.unsubscribe(["/topic"])
+            assert broker._subscriptions["/topic"] == []
+            await client.publish("/topic", b"data", 1, retain=True)
+            await client.disconnect()
+            await until(lambda: not broker._sessions, "the client is gone")
+            await until(lambda: not broker._tasks, "all is told")
+            assert broker._retained_messages["/topic"].source_session == client.session
+        events = [call.args[0] for call in manager.fire_event.call_args_list]
+        assert set(events) == set(BrokerEvents)
+
+
+# -------------------------------------------------------------------- context
+
+
+async def test_the_context_acts_on_the_node() -> None:
+    async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
+        context: BrokerContext = plugin(broker, Recorder).context
+        async with raw(broker.ports["default"], "one", username="user", will=Will("w", b"x", 1, True)) as client:
+            assert await subscribe(client, "t/#", "$SYS/#", qos=1) == [1, 1]
+            (session,) = context.sessions
+            assert context.get_session("one") is session
+            assert context.get_session("two") is None
+            assert (session.username, session.will_topic, session.will_qos, session.keep_alive) == ("user", "w", 1, 60)
+            assert session.transitions.is_connected()
+            assert context.subscriptions["t/#"] == [(session, 1)]
+            assert len(context.subscriptions) == 2
+            await context.broadcast_message("t/1", b"hello")
+            assert await client.receive() == Publish("t/1", b"hello", 1, packet_id=1)
+            await context.broadcast_message("t/1", b"less", 0)
+            assert await client.receive() == Publish("t/1", b"less")
+            await context.broadcast_message("$SYS/broker/x", b"here")
+            assert await client.receive() == Publish("$SYS/broker/x", b"here")
+            await context.retain_message("r/1", b"kept", 1)
+            assert context.retained_messages["r/1"].data == b"kept"
+            assert context.retained_messages["r/1"].source_session is None
+            assert await subscribe(client, "r/#", qos=1) == [1]
+            assert await client.receive() == Publish("r/1", b"kept", 1, True, packet_id=2)
+            await context.retain_message("r/1", b"")
+            await context.retain_message("r/never", b"")
+            assert context.retained_messages == {}
+            await context.add_subscription("one", "more/+", 2)
+            assert [qos for _, qos in context.subscriptions["more/+"]] == [2]
+            assert await broker.add_subscription(("no#", 0), session) == 0x80
+            await broker.sessions["one"][1].mqtt_publish("only/you", b"x", 0, False)
+            assert await client.receive() == Publish("only/you", b"x")
+            await broker._cleanup_session("one")
+            assert await client.closed()
+        assert broker._sessions == {}
+        assert list(broker.subscriptions) == []
+
+
+async def test_what_plugins_bring_back_at_the_start() -> None:
+    async with running({ANONYMOUS: {}, own(Restorer): {}}) as broker:
+        port = broker.ports["default"]
+        async with raw(port, "other") as other:
+            other.send(Publish("a/new", b"2", 1, packet_id=1))
+            assert isinstance(await other.receive(), Puback)
+        async with raw(port, "away", clean=False) as client:
+            assert client.connack.session_present  # type: ignore[attr-defined]
+            got = {(p.topic, p.payload) for p in (await client.receive(), await client.receive()) if isinstance(p, Publish)}
+            assert got == {("a/kept", b"missed"), ("a/new", b"2")}
+            assert await subscribe(client, "r/+") == [0]
+            assert await client.receive() == Publish("r/t", b"retained", 0, True)
+        assert "away" in broker.sessions  # not clean, so it stays
+        account = broker.sessions["away"][0]
+        await until(lambda: account.transitions.state == "disconnected", "it is told of the end")
+
+
+async def test_an_account_stays_the_same_object_over_connections() -> None:
+    async with running({own(Auth): {}}, session_expiry_interval=100) as broker:
+        port = broker.ports["default"]
+        async with raw(port, "c", clean=False, username="user", password=b"secret"):
+            account = broker.sessions["c"][0]
+            account.attributes["mine"] = 1
+        await until(lambda: account.transitions.state == "disconnected", "it is told of the end")
+        async with raw(port, "c", clean=False, username="user", password=b"secret", keep_alive=7):
+            assert broker.sessions["c"][0] is account
+            assert account.attributes == {"mine": 1, "seen": "secret"}
+            assert account.keep_alive == 7
+            assert account.transitions.is_connected()
+        assert broker.node.config.session_expiry_max == 100
+
+
+async def test_keep_alive_is_longer_by_amqtts_delay() -> None:
+    async with running(timeout_disconnect_delay=7) as broker, raw(broker.ports["default"], "c", keep_alive=10):
+        conn = broker.node.sessions["c"].conn
+        assert conn is not None
+        assert conn.owner.keep_alive == 22  # type: ignore[union-attr]
+        assert broker.sessions["c"][0].keep_alive == 17
+
+
+async def test_the_sys_topics_come_from_the_nodes_counters() -> None:
+    async with running({ANONYMOUS: {}, SYS: {"sys_interval": 1}}) as broker:
+        sys = plugin(broker, type("BrokerSysPlugin", (), {}))
+        async with raw(broker.ports["default"], "one") as client:
+            assert await subscribe(client, "$SYS/broker/#", "t") == [0, 0]
+            version = await client.receive()
+            assert isinstance(version, Publish)
+            assert version.topic == "$SYS/broker/version"
+            client.send(Publish("t", b"x"))
+            await client.receive()
+            sys.broadcast_dollar_sys_topics()
+            found: dict[str, bytes] = {}
+            while len(found) < 23:
+                packet = await client.receive()
+                assert isinstance(packet, Publish)
+                found[packet.topic.removeprefix("$SYS/broker/")] = packet.payload
+            assert found["clients/connected"] == b"1"
+            assert found["messages/publish/received"] == b"1"
+            assert found["messages/subscriptions/count"] == b"2"
+            assert found["messages/retained/count"] == b"1"
+            assert int(found["load/bytes/received"]) > 0
+            assert broker.node.sessions["one"].account is None  # no object per session for a sum
+
+
+# -------------------------------------------------------------------- federation
+
+
+def settings(number: int, *seeds: int, **options: Any) -> FederationSettings:
+    known = tuple(("127.0.0.1", port) for port in seeds)
+    given: dict[str, Any] = {"discovery": "static", "seeds": known, "port": 0} | options
+    return FederationSettings(name=f"b{number}", id=bytes([number]) * 8, boot=1, hello=0.1, td=0.1, **given)
+
+
+@contextlib.asynccontextmanager
+async def federated(given: FederationSettings) -> AsyncIterator[Broker]:
+    broker = Broker({"listeners": {"default": listener()}}, settings=given)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+def linked(*brokers: Broker) -> bool:
+    """Whether each has a link that forwards."""
+    return all(any(link["forwarding"] for link in b.node.federation.state()["links"]) for b in brokers)
+
+
+async def carries(here: Broker, there: Broker) -> None:
+    """A message goes from a client of one broker to a client of another."""
+    await until(lambda: linked(here, there), "the two are linked")
+    async with raw(here.ports["default"], "p") as publisher, raw(there.ports["default"], "s") as subscriber:
+        assert await subscribe(subscriber, "f/#", qos=1) == [1]
+        publisher.send(Publish("f/1", b"far", 1, packet_id=1))
+        assert isinstance(await publisher.receive(), Puback)
+        got = await subscriber.receive()
+        assert isinstance(got, Publish)
+        assert (got.topic, got.payload, got.qos) == ("f/1", b"far", 1)
+
+
+async def test_two_brokers_by_a_seed(free_ports: Callable[[int], list[int]]) -> None:
+    (dead,) = free_ports(1)
+    async with federated(settings(1)) as first:
+        assert first.node.config.port == first.ports["default"]
+        async with federated(settings(2, first.ports["default"], dead)) as second:
+            await carries(first, second)
+            assert second.settings is not None
+
+
+async def test_two_brokers_by_a_name() -> None:
+    async with federated(settings(1)) as first:
+        names = (("localhost", first.ports["default"]),)
+        async with federated(settings(2, discovery="dns", seed_names=names)) as second:
+            await carries(second, first)
+
+
+async def test_two_brokers_by_multicast(free_ports: Callable[[int], list[int]]) -> None:
+    (group_port,) = free_ports(1)
+    options: dict[str, Any] = {
+        "discovery": "multicast",
+        "multicast_port": group_port,
+        "multicast_group": "239.255.77.72",
+        "interfaces": ("127.0.0.1",),
+    }
+    async with federated(settings(1, **options)) as first, federated(settings(2, **options)) as second:
+        await carries(first, second)
+
+
+async def test_multicast_that_cannot_be_used_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with federated(settings(1, discovery="multicast", interfaces=("192.0.2.1",))) as broker:
+        assert broker.transitions.is_started()
+    lines = [record.getMessage() for record in caplog.records if "multicast" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("multicast cannot be used: ")
+
+
+# -------------------------------------------------------------------- TLS
+
+
+async def test_a_plain_client_on_a_tls_port_disturbs_nobody(certificate: tuple[Path, Path]) -> None:
+    tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
+    async with running(listeners={"default": tls}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+        writer.write(encode_packet(Connect("MQTT", 4, True, 60, "plain"), 4))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+        context = ssl.create_default_context(cafile=str(certificate[0]))
+        async with raw(broker.ports["default"], "secure", ssl=context):
+            account = broker.sessions["secure"][0]
+            assert account.ssl_object is not None
+            assert account.ssl_object.version().startswith("TLS")

@@ -1,0 +1,385 @@
+"""The federation in simulation: a table of cuts and repairs, strangers and faults, and random schedules.
+
+SEEDS=n runs n random schedules instead of the default, FIRST=k begins with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
+from typing import Any
+
+import pytest
+
+from broker.link import PING, encode_record
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Connack, Connect
+from broker.wire.properties import Property
+from tests.sim.checkers import tree_faults
+from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
+from tests.sim.world import End, Host, World
+
+SEEDS = int(os.environ.get("SEEDS", "200"))
+FIRST = int(os.environ.get("FIRST", "0"))
+BLOCKS = 8
+
+Event = tuple[float, Callable[["Scene"], None]]
+
+
+class Scene(Schedule):
+    """A schedule that is told: b0 has the most capability, so it is the root while it lives."""
+
+    def __init__(self, seed: int, brokers: int, events: list[Event], **config: Any) -> None:
+        super().__init__(seed, brokers)
+        self.events = events
+        self.config = {"discovery": "multicast", **config}
+        self.length = 8.0
+        self.small = False
+        self.apart = []
+        self.late: dict[int, float] = {}
+
+    def build(self) -> None:
+        for index in range(self.count):
+            host = self.world.add(capability=float(90 - index), **self.config)
+            self.world.after(self.late.get(index, 0.0), host.start)
+        for host in self.world.hosts:
+            self._client(f"sub{host.index}", host, filters=[("#", 2)], clean=True, receive_maximum=0)
+            self.publishers.append(self._client(f"pub{host.index}", host, clean=True))
+
+    def traffic(self) -> None:
+        for publisher in self.publishers:
+            for number in range(int(self.length / 0.1)):
+                self.world.after(0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+
+    def faults(self) -> None:
+        for at, event in self.events:
+            self.world.after(at, event, self)
+
+    @property
+    def hosts(self) -> list[Host]:
+        return self.world.hosts
+
+
+def kill(*indexes: int, reset: bool = True) -> Callable[[Scene], None]:
+    return lambda scene: [scene.hosts[i].kill(reset) for i in indexes] and None
+
+
+def start(*indexes: int) -> Callable[[Scene], None]:
+    return lambda scene: [scene.hosts[i].start() for i in indexes] and None
+
+
+def pause(index: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.hosts[index].pause()
+
+
+def resume(index: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.hosts[index].resume()
+
+
+def part(*groups: tuple[int, ...]) -> Callable[[Scene], None]:
+    return lambda scene: scene.world.partition(groups)
+
+
+def leave(index: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.hosts[index].leave()
+
+
+def join(scene: Scene) -> None:
+    scene.world.add(capability=99.0, **scene.config).start()
+
+
+REPAIRS: dict[str, tuple[int, list[Event]]] = {
+    "nothing happens": (5, []),
+    "two": (2, []),
+    "nine": (9, []),
+    "root killed": (5, [(3.0, kill(0))]),
+    "root killed and back": (5, [(3.0, kill(0)), (3.4, start(0))]),
+    "root killed and back at once": (5, [(3.0, kill(0)), (3.001, start(0))]),
+    "root unplugged and back": (5, [(3.0, kill(0, reset=False)), (3.5, start(0))]),
+    "leaf killed and back": (5, [(3.0, kill(4)), (4.0, start(4))]),
+    "two killed": (5, [(3.0, kill(0, 1)), (6.0, start(0, 1))]),
+    "one after the other": (5, [(2.0 + i, kill(i)) for i in range(4)] + [(2.8 + i, start(i)) for i in range(4)]),
+    "all but one killed": (4, [(3.0, kill(0, 1, 2)), (4.0, start(0, 1, 2))]),
+    "cut in two": (5, [(3.0, part((0, 1, 2), (3, 4))), (7.0, part())]),
+    "cut in two, shortly": (5, [(3.0, part((0, 1, 2), (3, 4))), (3.9, part())]),
+    "cut again elsewhere": (5, [(2.0, part((0, 1, 2), (3, 4))), (5.0, part((0, 3), (1, 2, 4))), (8.0, part())]),
+    "everybody alone": (5, [(3.0, part((0,), (1,), (2,), (3,), (4,))), (6.0, part())]),
+    "root cut off": (5, [(3.0, part((0,))), (7.0, part())]),
+    "root cut off and killed": (5, [(3.0, part((0,))), (5.0, kill(0)), (6.0, start(0)), (7.0, part())]),
+    "root hangs": (5, [(3.0, pause(0)), (7.0, resume(0))]),
+    "root hangs shortly": (5, [(3.0, pause(0)), (4.2, resume(0))]),
+    "all but the root hang": (3, [(3.0, pause(1)), (3.1, pause(2)), (6.0, resume(1)), (6.1, resume(2))]),
+    "hangs and is killed": (4, [(3.0, pause(0)), (4.0, kill(0)), (5.0, start(0))]),
+    "a better one joins": (4, [(4.0, join)]),
+    "root leaves and is back": (4, [(3.0, leave(0)), (5.0, start(0))]),
+    "everything at once": (
+        6,
+        [(3.0, kill(0)), (3.0, pause(1)), (3.0, part((0, 2, 4), (1, 3, 5))), (3.01, join), (3.5, start(0)), (5.0, kill(5)),
+         (6.0, resume(1)), (6.5, start(5)), (7.0, part())],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", (1, 2))
+@pytest.mark.parametrize("name", REPAIRS)
+def test_repair(name: str, seed: int) -> None:
+    brokers, events = REPAIRS[name]
+    result = Scene(seed, brokers, events).run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert result.messages and result.deliveries > result.messages
+
+
+@pytest.mark.parametrize("discovery", ("static", "multicast"))
+def test_repair_by_one_seed_and_gossip(discovery: str) -> None:
+    """Everybody knows b0 alone, and still finds the others; b0's death and return change nothing of that."""
+    events = [(3.0, kill(0)), (6.0, start(0))]
+    result = Scene(3, 5, events, discovery=discovery, seeds=(("10.0.0.1", 1883),), secret=b"one").run()
+    assert result.violations == [], "\n".join(result.transcript)
+
+
+def test_line_of_brokers() -> None:
+    """Brokers that reach only their neighbours make a tree of many hops, and a cut in the middle heals."""
+    scene = Scene(4, 6, [(4.0, part((0, 1, 2), (3, 4, 5))), (7.0, part())])
+    scene.config["seeds"] = tuple((f"10.0.0.{i}", 1883) for i in range(1, 7))
+    scene.apart = [(a, b) for b in range(6) for a in range(b - 1)]
+    for a, b in scene.apart:
+        scene.world.block(a, b)
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert max(host.running.federation.tree.hops for host in scene.hosts) == 5
+
+
+# ---------------------------------------------------------------- few brokers, looked at closely
+
+
+def world_of(seed: int, count: int, **config: Any) -> World:
+    world = World(seed)
+    for index in range(count):
+        world.add(capability=float(9 - index), **{"discovery": "multicast", **config})
+    return world
+
+
+@pytest.mark.parametrize("discovery", ("off", "multicast", "static"))
+def test_lone_broker(discovery: str) -> None:
+    """One broker is a federation of one, whether its seeds answer or not."""
+    seeds = (("10.0.0.77", 1883),) if discovery == "static" else ()
+    world = world_of(1, 1, discovery=discovery, seeds=seeds)
+    world.hosts[0].start()
+    world.run(30.0)
+    node = world.hosts[0].running
+    assert node.federation.tree.is_root
+    assert discovery == "off" or str(node.federation.membership.state) == "runtime"
+    assert not world.violations
+    assert len([line for _, level, line in world.hosts[0].logs if level == "warning"]) <= 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_simultaneous_dials_leave_one_link(seed: int) -> None:
+    """Both ends dial at the same instant: one link remains, and nobody loses it again."""
+    world = world_of(seed, 2, discovery="static", seeds=(("10.0.0.1", 1883), ("10.0.0.2", 1883)))
+    for host in world.hosts:
+        host.start()
+    quiet(world)
+    world.run(10.0)
+    assert not world.violations
+    assert len(world.streams) == 2
+    for host in world.hosts:
+        counters = host.running.counters
+        assert counters.links_opened <= 2
+        assert counters.links_opened - counters.links_closed == 1
+        assert not counters.links_refused
+
+
+def test_convergence_is_quick() -> None:
+    """Five brokers that start together agree within a second and a half of virtual time, on LAN latencies."""
+    times = []
+    for seed in range(10):
+        world = world_of(seed, 5)
+        world.slowest, world.loss = 0.0005, 0.0
+        began = world.now
+        for host in world.hosts:
+            host.start()
+        assert world.run(10.0, lambda world=world: not faults_of(world), every=0.01)
+        times.append(world.now - began)
+    assert sorted(times)[5] < 1.5
+
+
+def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
+    return [fault for fault in tree_faults(world, hosts) if fault[0] != "link"]
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {"link_protocol": "99"}],
+    ids=["another secret", "no secret", "another cluster", "another protocol"],
+)
+@pytest.mark.parametrize("seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"])
+def test_stranger_changes_nothing(strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]) -> None:
+    """A broker that does not belong is told so in one line, and the others do not notice it otherwise."""
+    world = world_of(5, 2, secret=b"secret", seeds=seeds)
+    world.add(capability=99.0, **{"discovery": "multicast", "secret": b"secret", "seeds": seeds, **strange})
+    for host in world.hosts:
+        host.start()
+    world.run(3.0)
+    two, stranger = world.hosts[:2], world.hosts[2]
+    assert live(world, two) == []
+    assert tree_faults(world, [stranger]) == []
+    opened = [host.running.counters.links_opened for host in two]
+    epochs = [host.running.federation.tree.epoch for host in two]
+    world.run(40.0)
+    assert live(world, two) == []
+    assert [host.running.counters.links_opened for host in two] == opened
+    assert [host.running.federation.tree.epoch for host in two] == epochs
+    assert not world.violations
+    for host in two:
+        assert not host.running.federation.handshakes
+        about = [line for _, level, line in host.logs if level == "warning"]
+        assert len(about) <= 2, about  # one for each way in: datagrams, links
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_brokers_with_one_id(seed: int) -> None:
+    """One of the two is federated, the other is not; both are named, and nothing flaps."""
+    world = world_of(seed, 3)
+    twin = world.add(capability=50.0, discovery="multicast", id=world.hosts[2].id)
+    for host in world.hosts[:3]:
+        host.start()
+    world.run(3.0)
+    assert faults_of(world) == []
+    twin.start()
+    world.run(5.0)
+    opened = [host.running.counters.links_opened for host in world.hosts]
+    world.run(40.0)
+    assert live(world, world.hosts[:3]) == []
+    assert [host.running.counters.links_opened for host in world.hosts] == opened
+    told = [line for host in world.hosts for _, level, line in host.logs if level == "warning" and "one id" in line]
+    assert any("10.0.0.4" in line for line in told)
+    assert any("10.0.0.3" in line for line in told)
+    assert not world.violations
+
+
+class FakeBroker:
+    """Speaks the link's handshake and then whatever it is given."""
+
+    def __init__(self, world: World, host: Host, after: list[bytes], cluster: str = "mqttree") -> None:
+        self.after = after
+        self.gone: str | None = None
+        self._accepted = False
+        end = world.connect(host, self)
+        assert end is not None
+        self.end: End = end
+        properties = {
+            Property.USER_PROPERTY: [
+                ("cluster", cluster), ("protocol", "1"), ("boot", "1"), ("address", "10.0.0.99:1883"), ("name", "x"),
+                ("capability", "99.0"),
+            ]
+        }  # fmt: skip
+        end.write(encode_packet(Connect("MQTT", 5, True, 2, "ab" * 8, None, None, None, properties, bridge=True), 5))
+
+    def data(self, data: bytes) -> None:
+        if not self._accepted:
+            self._accepted = True
+            self.end.write(encode_packet(Connack(False, 0, None), 5))
+            for piece in self.after:
+                self.end.write(piece)
+
+    def lost(self, reason: str) -> None:
+        self.gone = reason
+
+
+GARBAGE = {
+    "reserved packet type": b"\xf0\x00",
+    "length of five bytes": b"\xc0\xff\xff\xff\xff\x01",
+    "truncated record": b"\xc0\x05\x02\x00\x00\xff\x00",
+    "BPDU of another kind": b"\xc0\x08" + encode_record(2, b"abcd"),
+    "SEEN too short": b"\xc0\x08" + encode_record(4, b"abcd"),
+    "message without origin": b"\x30\x06\x00\x01a\x00hi",
+    "message with a wrong origin": b"\x32\x24\x00\x01a\x00\x01\x1e\x26\x00\x01o\x00\x18" + b"!" * 24 + b"x",
+    "client's packet": b"\x82\x06\x00\x01\x00\x01a\x00",
+    "noise": bytes(range(7, 251, 3)),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_on_a_link(name: str) -> None:
+    """Whoever sends garbage is closed with one line; the federation goes on."""
+    world = world_of(6, 3)
+    for host in world.hosts:
+        host.start()
+    world.run(3.0)
+    assert faults_of(world) == []
+    host = world.hosts[1]
+    fakes = []
+    for _ in range(3):
+        fakes.append(FakeBroker(world, host, [b"\xc0\x08" + encode_record(PING, b"\0\0\0\1"), GARBAGE[name]]))
+        world.run(0.5)
+    assert all(fake.gone for fake in fakes)
+    assert host.running.counters.link_garbage == 3
+    assert len([line for _, level, line in host.logs if level == "warning"]) == 1
+    world.run(20.0)
+    faults = [fault for fault in faults_of(world) if fault[0] != "membership"]
+    assert faults == []
+    assert not world.violations
+
+
+def test_silent_handshakes_end() -> None:
+    """A connection that says nothing, or stops in the middle of the handshake, is closed after a while."""
+
+    class Mute:
+        gone: str | None = None
+
+        def data(self, data: bytes) -> None: ...
+
+        def lost(self, reason: str) -> None:
+            self.gone = reason
+
+    world = world_of(7, 1)
+    host = world.hosts[0]
+    host.start()
+    world.run(1.0)
+    mute = Mute()
+    assert world.connect(host, mute)
+    half = FakeBroker(world, host, [])
+    half._accepted = True
+    world.run(12.0)
+    assert mute.gone
+    assert half.gone
+    assert not host.running.connections
+    assert not host.running.federation.handshakes
+
+
+# ---------------------------------------------------------------- random schedules
+
+
+def test_a_seed_is_one_story() -> None:
+    first = run_seed(17)
+    again = run_seed(17)
+    assert first.digest == again.digest
+    assert first.transcript == again.transcript
+    assert run_seed(18).digest != first.digest
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with get_context("fork").Pool(2) as workers:
+        yield workers
+
+
+def _outcome(seed: int) -> tuple[int, list[tuple[str, str]], int]:
+    result = run_seed(seed)
+    return seed, result.violations, result.deliveries
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_schedules(pool: Pool, block: int) -> None:
+    seeds = range(FIRST + block, FIRST + SEEDS, BLOCKS)
+    outcomes = pool.map(_outcome, seeds, chunksize=1)
+    bad = [
+        f"python -m tests.sim --first {seed} --seeds 1 -v: {len(violations)} violations: {violations[:3]}"
+        for seed, violations, _ in outcomes
+        if violations
+    ]
+    assert not bad, "\n".join(bad)
+    assert sum(deliveries for _, _, deliveries in outcomes) > 10 * len(outcomes)
