@@ -69,6 +69,7 @@ class Client:
         routes = self.routes
         five = self.version == 5
         fast = node.fast
+        measure = size > conn.max_packet_size  # else no packet in here can be too large
         raw: tuple[Session, ...] | None = None  # who gets the run data[begin:position], `messages` packets, as it is
         begin = messages = 0
         previous: Route | None = None
@@ -83,10 +84,11 @@ class Client:
                     if body < 0:
                         break
                 end = body + length
-                if end > size:
+                if end > size or measure:
                     if end - position > conn.max_packet_size:
                         raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
-                    break
+                    if end > size:
+                        break
                 first = data[position]
                 if first == 0x30 and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
@@ -121,7 +123,7 @@ class Client:
                     if first == 0x40 and length == 2:
                         position = self._pubacks(data, position, size)
                         continue
-                    if first == 0x32 and length > 4 and self._publish_qos1(data, position, body, end):
+                    if first == 0x32 and length > 4 and node.fast_qos1 and self._publish_qos1(data, position, body, end):
                         position = end
                         continue
                 self._packet(first, data[body:end])

@@ -37,7 +37,7 @@ class NodeConfig:
     allow_anonymous: bool = True
     max_qos: int = 2
     max_packet_size: int = limits.MAX_PACKET_SIZE
-    max_inflight_messages: int = 65535
+    max_inflight_messages: int = limits.MAX_INFLIGHT_5
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None

@@ -220,13 +220,16 @@ class Connection:
 
     def pause(self) -> None:
         """Note that the transport holds enough; what follows waits in `backlog`."""
-        if not self.paused:
+        if not self.paused and not self.closed:
             self.paused = True
+            self.node.paused += 1
             self.waiting_since = self.node.now
 
     def writable(self, now: float) -> None:
         """Note that the transport takes bytes again."""
-        self.paused = False
+        if self.paused:
+            self.paused = False
+            self.node.paused -= 1
         self.waiting_since = now
         if self.owner is not None and self.backlog:
             first = self.owner.control_first()

@@ -39,6 +39,10 @@ MAX_INFLIGHT = 1024
 """QoS 1 and 2 messages unacknowledged by a client that announced no Receive Maximum (3.1.1). Mosquitto says 20; more keeps
 fast clients busy over any RTT, and small devices acknowledge before they read on."""
 
+MAX_INFLIGHT_5 = 16_384
+"""the same for MQTT 5 clients, whatever larger Receive Maximum they announce: with most packet identifiers in use the search
+for a free one would take long."""
+
 MAX_QUEUED = 10_000
 """QoS 1 and 2 messages waiting for one session beyond the window. The newest is dropped [dropped_queue_full]."""
 

@@ -78,6 +78,8 @@ class Node:
         self.log = log
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
+        self.fast_qos1 = self.fast and config.max_qos > 0
+        self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []
         self.effects: list[Effect] = []
@@ -125,6 +127,9 @@ class Node:
             return
         self.now = now
         conn.closed = True
+        if conn.paused:
+            conn.paused = False
+            self.paused -= 1
         self.connections.discard(conn)
         conn.backlog.clear()
         conn.backlog_bytes = 0
@@ -350,7 +355,10 @@ class Node:
     # ---------------------------------------------------------------- backpressure
 
     def hold_publishers(self, slow: Connection) -> None:
-        """Do not read the present publisher until `slow` has caught up, or for HOLD_TIME without progress."""
+        """Do not read the present publisher until `slow` has caught up, or for HOLD_TIME without progress.
+
+        The present publisher is right only while a driver flushes after every read as long as `paused` is not 0.
+        """
         source = self.current
         if source is None or source is slow or slow.stalled or source in self.links_by_connection:
             return

@@ -82,10 +82,9 @@ class Relay:
             return
         sequence = self.own.top + 1
         self.own.top += len(chunk) // size
-        if version != 5:
-            rest = convert_run(chunk[size:], prefix, size, 5) if len(chunk) > size else b""
-        else:
-            rest = chunk[size:]
+        rest = chunk[size:]
+        if rest and version != 5:
+            rest = convert_run(rest, prefix, size, 5)
         first = encode_link_publish(topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence)
         self._send(first + rest, len(chunk) // size, None)
 

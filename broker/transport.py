@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from broker.connection import Connection
@@ -131,6 +132,8 @@ class StreamProtocol(asyncio.Protocol):
         if conn is not None:
             driver = self.driver
             conn.receive(data, driver.time())
+            if driver.node.paused:
+                driver.node.flush()  # whoever is behind now is behind because of this publisher
             if not driver._flushing:
                 driver._flushing = True
                 driver.loop.call_soon(driver.run)
@@ -168,10 +171,8 @@ def _guarded(call: Callable[[], None]) -> Callable[[], None]:
     """Wrap pause and resume of a transport: on one that is closing they raise, and mean nothing."""
 
     def guarded() -> None:
-        try:
+        with suppress(RuntimeError):
             call()
-        except RuntimeError:
-            pass
 
     return guarded
 
