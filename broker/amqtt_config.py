@@ -14,7 +14,9 @@ from dacite import from_dict as dataclass_from
 
 from broker.configfile import ConfigError, ConfigFile, KeyPath, kind_of
 from broker.settings import split_bind
-from discovery.address import Address
+from discovery.address import Address, is_loopback
+
+__all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "read_config"]
 
 PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
 
@@ -119,6 +121,12 @@ def describe_listeners(config: BrokerConfig) -> str:
     return ", ".join(found) or "nothing"
 
 
+def exposed(config: BrokerConfig) -> bool:
+    """Say whether other machines can reach a listener."""
+    binds = [listener.bind for listener in config.listeners.values() if listener.type is not ListenerType.EXTERNAL]
+    return any(not is_loopback(split_bind(bind).host) for bind in binds if bind is not None)
+
+
 def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
     """Turn what amqtt or a plugin raised at the start into one line, with the plugin's line when one is to blame."""
     if isinstance(error, ConfigError):
@@ -168,7 +176,8 @@ def _spelt(file: ConfigFile, path: KeyPath, key: str) -> str:
 def _type(wanted: object) -> str:
     """Say what a type is, for people."""
     words = {
-        "int": "a number", "bool": "true or false", "str": "a text", "Path": "a file name", "None": "nothing", "NoneType": "nothing",
+        "int": "a number", "bool": "true or false", "str": "a text", "Path": "a file name",
+        "None": "nothing", "NoneType": "nothing",
         "dict": "keys and values", "list": "a list", "ListenerConfig": "keys and values",
     }  # fmt: skip
     parts = str(getattr(wanted, "__name__", wanted) if isinstance(wanted, type) else wanted).split(" | ")

@@ -37,6 +37,7 @@ def complain(text: str, program: str = "mqttree") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line (without the program's name) and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         code = _main(words)
         if sys.stdout is not None:
@@ -48,6 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _open_streams() -> None:
+    """Put /dev/null where standard streams are closed, or a socket would get the number and what is written there."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
 
 
 def _main(words: list[str]) -> int:

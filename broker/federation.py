@@ -236,6 +236,21 @@ class Federation:
                 link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
                 self.membership.link_up(peer.id, peer.boot, Address(peer.host, peer.port), now, dialled)
             return False
+        old = self.links.get(peer.id)
+        # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
+        return old is None or old is link or not self._namesake(link, old, now)
+
+    def _namesake(self, link: Link, old: Link, now: float) -> bool:
+        """Whether this is another broker with the id of a linked one; it was refused then."""
+        new_peer, old_peer = link.peer, old.peer
+        assert new_peer is not None
+        assert old_peer is not None
+        if (new_peer.host, new_peer.port) == (old_peer.host, old_peer.port) or new_peer.boot < old_peer.boot:
+            return False
+        alive = old.state == "up" and old.conn.last_heard + 2 * self.config.hello > now
+        if new_peer.boot > old_peer.boot and not alive:
+            return False  # it has moved
+        link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
         return True
 
     def admit(self, link: Link, now: float) -> bool:
@@ -253,13 +268,12 @@ class Federation:
         new_peer, old_peer = link.peer, old.peer
         assert new_peer is not None
         assert old_peer is not None
+        if self._namesake(link, old, now):
+            return False
         if new_peer.boot < old_peer.boot:
             self._drop(link, "is an older start of a broker that is linked")
             return False
         if new_peer.boot == old_peer.boot:
-            if (new_peer.host, new_peer.port) != (old_peer.host, old_peer.port):
-                link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
-                return False
             # The link that the lower id dialled stays. A second dial of the same broker means that it lost the first.
             lower_dialled = (self.own.id < new_peer.id) == link.dialled
             if old.dialled != link.dialled and not lower_dialled:
@@ -267,14 +281,6 @@ class Federation:
                 if link.dialled:
                     self.membership.address_is_peer(Address(*link.address), new_peer.id, now)
                 return False
-        elif (
-            (new_peer.host, new_peer.port) != (old_peer.host, old_peer.port)
-            and old.state == "up"
-            and old.conn.last_heard + 2 * self.config.hello > now
-        ):
-            # Alive at one address, and a later start of it at another: two brokers with one id.
-            link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
-            return False
         self._replace(old, now)
         return True
 

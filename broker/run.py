@@ -21,11 +21,11 @@ from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError
 from broker.identity import DataDir, fresh_identity
 from broker.settings import FederationSettings, RunSettings, first_address, read_settings, split_bind
-from discovery.address import Address, is_loopback
+from discovery.address import Address
 from stp import capability
 
 if TYPE_CHECKING:
-    from amqtt.contexts import BrokerConfig
+    from broker.amqtt_config import BrokerConfig
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for goodbyes; docker stop and systemd kill after ten or more."""
@@ -146,14 +146,12 @@ class _Run:
 
     def _announce(self, anonymous: bool) -> None:
         """Say in one line who listens where; as a warning when anybody on the network may come in."""
-        from broker.amqtt_config import describe_listeners
+        from broker.amqtt_config import describe_listeners, exposed
 
         settings, federation = self.settings, self.federation
         listeners = describe_listeners(self.config)
-        bind = split_bind(self.settings.listen or "") if self.settings.listen else None
-        local = is_loopback(bind.host) if bind is not None else "0.0.0.0" not in listeners
         log.log(
-            logging.WARNING if anonymous and not local else logging.INFO,
+            logging.WARNING if anonymous and exposed(self.config) else logging.INFO,
             "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s, %s",
             federation.name,
             listeners,

@@ -27,20 +27,25 @@ class Driver:
         self.loop = loop
         self.time = loop.time
         self._on_effects = on_effects
-        self._flushing = False
+        self.flushing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._stopped = False
 
     def wake(self) -> None:
-        """Flush at the end of this turn of the loop, however many connections were read in it."""
-        if not self._flushing:
-            self._flushing = True
+        """Flush at the end of this turn of the loop, however many connections were read in it.
+
+        While somebody is behind, flush at once too: the publisher that was just read is the one to be held.
+        """
+        if self.node.paused:
+            self.node.flush()
+        if not self.flushing:
+            self.flushing = True
             self.loop.call_soon(self.run)
 
     def run(self) -> None:
         """Flush, hand out effects, arm the timer."""
-        self._flushing = False
+        self.flushing = False
         node = self.node
         node.flush()
         if node.effects:
@@ -132,11 +137,8 @@ class StreamProtocol(asyncio.Protocol):
         if conn is not None:
             driver = self.driver
             conn.receive(data, driver.time())
-            if driver.node.paused:
-                driver.node.flush()  # whoever is behind now is behind because of this publisher
-            if not driver._flushing:
-                driver._flushing = True
-                driver.loop.call_soon(driver.run)
+            if not driver.flushing or driver.node.paused:
+                driver.wake()
 
     def eof_received(self) -> bool:
         """Half-closed is closed."""

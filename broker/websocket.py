@@ -41,6 +41,9 @@ CLOSE_TIMEOUT = 1.0
 _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
 
+WAITING_POLL = 0.005
+"""s; between looks at whether plugins have answered, for connections that others accepted."""
+
 
 class WebSocketProtocol(asyncio.Protocol):
     """One accepted WebSocket connection. Also the node's `Transport` for it."""
@@ -254,20 +257,22 @@ class AdapterTransport:
                 return
             conn.receive(data, self.driver.time())
             self.driver.wake()
+            while conn.waiting and not conn.closed:  # what may be sent is known when the plugins have answered
+                await asyncio.sleep(WAITING_POLL)
 
     async def _packet(self, limit: int) -> bytes:
         data = await self._exactly(1)
         size = shift = 0
-        while data and shift < 28:
+        more = bool(data)
+        while more and shift < 28:
             byte = await self._exactly(1)
             if not byte:
                 return b""
             data += byte
             size |= (byte[0] & 0x7F) << shift
             shift += 7
-            if byte[0] < 0x80:
-                break
-        if len(data) + size <= limit:  # of a larger one the beginning is enough to be refused
+            more = byte[0] >= 0x80
+        if not more and len(data) + size <= limit:  # else the beginning is enough to be refused
             data += await self._exactly(size)
         return data
 

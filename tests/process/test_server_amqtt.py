@@ -606,6 +606,19 @@ async def test_authentication_plugins_all_have_to_agree(caplog: pytest.LogCaptur
         assert await codes(broker, ("user", b"secret"), ("other", b"x"), (None, None)) == [0, 4, 5]
 
 
+async def test_what_comes_behind_a_connect_waits_for_its_answer() -> None:
+    async with running({own(Auth): {}}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+        client = Raw(reader, writer)
+        client.send(Connect("MQTT", 4, True, 60, "hasty", username="user", password=b"secret"))
+        client.send(Subscribe(1, [SubscriptionRequest("t", 0)]), Publish("t", b"x" * 700_000, 1, packet_id=2), Disconnect())
+        got = [type(await client.receive()).__name__ for _ in range(4)]
+        assert got[:2] == ["Connack", "Suback"]
+        assert sorted(got[2:]) == ["Puback", "Publish"]
+        assert await client.closed()
+        writer.close()
+
+
 async def test_without_authentication_plugins_nobody_comes_in() -> None:
     async with running({own(Recorder): {}}) as broker:
         assert await codes(broker, (None, None), ("user", b"secret")) == [5, 4]

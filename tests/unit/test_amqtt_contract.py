@@ -21,6 +21,8 @@ from amqtt.plugins.logging_amqtt import EventLoggerPlugin, PacketLoggerPlugin
 from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
 from amqtt.session import ApplicationMessage, IncomingApplicationMessage, Session
+from websockets.protocol import Protocol
+from websockets.server import ServerProtocol
 
 
 def parameters(function: Any) -> list[str]:
@@ -309,3 +311,10 @@ def test_adapters_are_what_external_listeners_hand_over() -> None:
 
 def test_a_broker_error_is_an_exception_with_a_text() -> None:
     assert str(BrokerError("one line")) == "one line"
+
+
+def test_what_is_used_of_websockets_beyond_its_documentation() -> None:
+    protocol = ServerProtocol(max_size=5)
+    assert protocol.max_size == 5
+    protocol.max_size = 6  # looked at for each frame: raised once a client was let in
+    assert "max_size = self.max_size" in inspect.getsource(Protocol.parse)

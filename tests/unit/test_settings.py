@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqtt_config import describe_listeners, link_bind, read_config
+from broker.amqtt_config import describe_listeners, exposed, link_bind, read_config
 from broker.configfile import ConfigError, ConfigFile
 from broker.settings import FederationSettings, RunSettings, read_settings, split_bind
 from discovery.address import Address
@@ -44,7 +44,8 @@ PRECEDENCE = [
      ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))), ()),
     ("advertise", "advertise", ("a:1", Address("a", 1)), ("b:2", Address("b", 2)), ("c:3", Address("c", 3)), None),
     ("routing", "routing", ("flood", "flood"), ("flood", "flood"), ("flood", "flood"), "flood"),
-    ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)), None),
+    ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)),
+     None),
     ("log_level", "log_level", ("debug", "debug"), ("error", "error"), ("warning", "warning"), "info"),
 ]  # fmt: skip
 
@@ -266,6 +267,8 @@ def test_a_file_of_amqtt_works_unchanged(tmp_path: Path) -> None:
     ]
     assert describe_listeners(config) == "0.0.0.0:1884, 127.0.0.1:8883, ws 127.0.0.1:8080"
     assert link_bind(config) == Address("0.0.0.0", 1884)
+    assert exposed(config)
+    assert not exposed(read_config(None, "localhost:1")[1])
     assert link_bind(read_config(settings.file, "127.0.0.1:7")[1]) == Address("127.0.0.1", 7)
 
 

@@ -1,0 +1,214 @@
+"""The admin port: what it says, and what it makes of requests that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import admin as admin_module
+from broker.admin import Admin, AdminProtocol, listen, parse_request
+from broker.config import NodeConfig
+from broker.node import Node
+from broker.status import render
+
+SHAPE = {
+    "id", "name", "listen", "cluster", "state", "capability", "root", "root_address", "path_cost_ms", "parent", "epoch",
+    "routing", "links", "counters",
+}  # fmt: skip
+
+
+class Server:
+    """An admin port in this loop, and how to talk to it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        config = NodeConfig(id=b"\1" * 8, name='a "b"\\', host="127.0.0.1", port=1883)
+        self.node = Node(config, loop.time(), 1e9, random.Random(1))
+        self.admin = Admin(self.node, "1.2.3")
+        self.socket = listen("127.0.0.1", 0)
+        self.port: int = self.socket.getsockname()[1]
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, request: bytes) -> bytes:
+        """Send bytes, half-close, and return all that comes back."""
+        reader, writer = await self.open()
+        writer.write(request)
+        await writer.drain()
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        found = await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = found.decode().partition("\r\n\r\n")
+        assert f"Content-Length: {len(body.encode())}\r\n" in head
+        return int(head.split()[1]), body
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    await made.admin.start(made.socket)
+    yield made
+    await made.admin.close()
+
+
+async def test_health(server: Server) -> None:
+    assert await server.get("/healthz") == (200, "ok\n")
+    assert await server.get("/healthz?x=1") == (200, "ok\n")
+
+
+async def test_federation(server: Server) -> None:
+    status, body = await server.get("/api/federation")
+    state = json.loads(body)
+    assert status == 200
+    assert state.keys() >= SHAPE
+    assert state["id"] == state["root"] == "01" * 8
+    assert state["parent"] is None
+    assert state["counters"].keys() >= {"published", "delivered", "forwarded", "link_bytes_control", "link_bytes_data"}
+    assert "this broker is alone" in render(state)
+
+
+async def test_metrics(server: Server) -> None:
+    status, body = await server.get("/metrics")
+    assert status == 200
+    typed = re.findall(r"^# TYPE (\w+) (gauge|counter)$", body, re.M)
+    assert len(typed) == len(dict(typed)) == len(re.findall(r"^# HELP \w+ .+$", body, re.M))
+    assert all(name.startswith("mqttree_") and (kind == "counter") == name.endswith("_total") for name, kind in typed)
+    for line in body.splitlines():
+        assert line.startswith("# ") or re.fullmatch(r'(mqttree_\w+)(\{(\w+="([^"\\]|\\.)*",?)+\})? -?[\d.e+-]+', line), line
+    assert 'name="a \\"b\\"\\\\"' in body
+    assert body.endswith("\n")
+    gauges = {name for name, kind in typed if kind == "gauge"}
+    assert gauges >= {f"mqttree_{name}" for name in ("connections", "sessions", "subscriptions", "retained", "links_up")}
+
+
+async def test_other_paths(server: Server) -> None:
+    assert (await server.get("/"))[0] == 200
+    assert (await server.get("/nothing"))[0] == 404
+    assert (await server.get("/healthz/"))[0] == 404
+
+
+async def test_a_connection_serves_many_requests_also_at_once(server: Server) -> None:
+    reader, writer = await server.open()
+    for _ in range(3):
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"ok\n"), 20)
+        assert b"Connection: keep-alive" in head
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n" * 50 + b"GET /nothing HTTP/1.0\r\n\r\n" + b"GET /healthz HTTP/1.1\r\n\r\n")
+    text = await asyncio.wait_for(reader.read(), 20)
+    assert text.count(b"200 OK") == 50
+    assert text.count(b"404") == 1
+    writer.close()
+
+
+async def test_a_request_may_come_in_bytes(server: Server) -> None:
+    reader, writer = await server.open()
+    for byte in b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n":
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"ok\n")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405),
+        (b"HEAD / HTTP/1.1\r\n\r\n", 405),
+        (b"OPTIONS * HTTP/1.1\r\n\r\n", 405),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 9000 + b"\r\n\r\n", 431),
+        (b"A" * 20_000, 431),
+    ],
+)
+async def test_garbage_is_refused_and_the_connection_closed(server: Server, request_bytes: bytes, status: int) -> None:
+    found = await server.ask(request_bytes)
+    assert found == b"" or found.startswith(f"HTTP/1.1 {status} ".encode())  # a reset may overtake the answer to a flood
+    assert len(request_bytes) > 8192 or found
+    assert (await server.get("/healthz"))[0] == 200
+
+
+async def test_slow_and_idle_connections_are_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.05)
+    monkeypatch.setattr(admin_module, "IDLE_TIMEOUT", 0.05)
+    assert (await server.ask(b"GET / HT")).startswith(b"HTTP/1.1 408 ")
+    assert await server.ask(b"") == b""
+    assert (await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
+
+
+async def test_a_header_that_drips_is_ended_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.2)
+    reader, writer = await server.open()
+    answer = asyncio.ensure_future(reader.read())
+    for _ in range(1000):
+        writer.write(b"G")
+        await asyncio.sleep(0.01)
+        if answer.done():
+            break
+    assert (await answer).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_the_number_of_connections_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "MAX_CONNECTIONS", 3)
+    busy = [await server.open() for _ in range(3)]
+    for _, writer in busy:
+        writer.write(b"GET")
+    while sum(not connection.idle for connection in server.admin.connections) < 3:
+        await asyncio.sleep(0.01)
+    assert (await server.get("/healthz"))[0] == 503
+    busy[1][1].write(b" /healthz HTTP/1.1\r\n\r\n")
+    await asyncio.wait_for(busy[1][0].readuntil(b"ok\n"), 20)
+    assert (await server.get("/healthz"))[0] == 200  # the idle one has made room
+    assert await asyncio.wait_for(busy[1][0].read(), 20) == b""
+    for _, writer in busy:
+        writer.close()
+
+
+async def test_a_peer_that_does_not_read_costs_no_memory(server: Server) -> None:
+    _, writer = await server.open()
+    writer.transport.pause_reading()
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    for _ in range(300):
+        writer.write(request * 100)
+        await asyncio.sleep(0)
+        if writer.transport.get_write_buffer_size() > 100_000:
+            break
+    connection: AdminProtocol = next(iter(server.admin.connections))
+    assert connection.transport.get_write_buffer_size() < 1_000_000
+    assert (await server.get("/healthz"))[0] == 200
+    writer.transport.abort()
+
+
+async def test_a_port_in_use(server: Server) -> None:
+    with pytest.raises(OSError, match="in use"):
+        listen("127.0.0.1", server.port)
+
+
+@given(st.binary(max_size=200))
+def test_any_head_is_a_request_or_refused(head: bytes) -> None:
+    found = parse_request(head)
+    assert found in (400, 405, 505) or (isinstance(found, tuple) and found[1].startswith("/"))

@@ -1,0 +1,380 @@
+"""The command line with real processes: what is refused and how, how a broker begins and ends, and the live view."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from broker.status import StatusError, fetch
+from discovery.address import Address
+from tests.conftest import pick_ports
+
+PATIENCE = 30.0
+CLI = [sys.executable, "-m", "broker.cli"]
+
+
+def surroundings(**extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")}
+    return kept | extra
+
+
+def mqttree(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [*CLI, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=surroundings(**environment), check=False)
+
+
+@contextlib.contextmanager
+def started(*words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs; killed with everything that it started if the test leaves it alive."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": surroundings()} | options
+    process = subprocess.Popen([sys.executable, "-m", *words], text=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        process.wait(PATIENCE)
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {PATIENCE:g} s: {what}")
+
+
+def answer(port: int) -> dict[str, Any] | None:
+    try:
+        return fetch(Address("127.0.0.1", port), 1.0)
+    except StatusError:
+        return None
+
+
+def running(port: int, admin: int, *words: str) -> tuple[str, ...]:
+    listen, at = f"127.0.0.1:{port}", f"127.0.0.1:{admin}"
+    return ("broker.cli", "run", "--listen", listen, "--admin", at, "--discovery", "off", *words)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    assert found.returncode == code, found
+    assert "Traceback" not in found.stderr
+    assert found.stdout == ""
+    lines = found.stderr.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "mqttree: the following arguments are required: COMMAND"),
+        (["rnu"], "mqttree: argument COMMAND: invalid choice: 'rnu'"),
+        (["run", "--bogus"], "mqttree: unrecognized arguments: --bogus"),
+        (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
+        (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
+        (["run", "--listen", "127.0.0.1:http"], "mqttree: --listen: address '127.0.0.1:http': port 'http' is not a number"),
+        (["run", "--routing", "interest"], "mqttree: --routing: not yet: 'interest'"),
+        (["run", "--routing", "topic"], "mqttree: --routing: not yet: 'topic'"),
+        (["run", "-c", "nowhere.yaml"], "mqttree: cannot read nowhere.yaml: No such file or directory"),
+        (["run", "--secret-file", "nowhere"], "mqttree: --secret-file: cannot read nowhere: No such file or directory"),
+        (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),
+    ],
+)
+def test_a_wrong_command_line(words: list[str], line: str) -> None:
+    assert one_line(mqttree(*words)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("federation:\n  cluster: a\n  routing: fast\n", ":3: federation.routing: 'fast' is not one of flood, interest, topic"),
+        ("federation: {ruoting: flood}\n", ":1: federation.ruoting: unknown key; did you mean 'routing'?"),
+        ("listeners: [\n", ":2: "),
+        (
+            "listeners: {default: {bind: 127.0.0.1:1, max_connections: x}}",
+            ":1: listeners.default.max_connections: expected a number",
+        ),
+        ("plugins:\n  no.such.Plugin: {}\n", ":2: plugins.no.such.Plugin: Plugin import failed"),
+        (
+            "plugins:\n  amqtt.plugins.authentication.FileAuthPlugin:\n    password-file: x\n",
+            ":2: plugins.amqtt.plugins.authentication.FileAuthPlugin: can not match",
+        ),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    port, admin = pick_ports(2)
+    where = [] if "listeners" in text else ["--listen", f"127.0.0.1:{port}"]
+    found = mqttree("run", "-c", str(path), *where, "--discovery", "off", "--admin", f"127.0.0.1:{admin}")
+    assert one_line(found).startswith(f"mqttree: {path}{line}")
+
+
+def test_a_wrong_variable() -> None:
+    assert one_line(mqttree("run", MQTTREE_DISCOVERY="psychic")).startswith("mqttree: MQTTREE_DISCOVERY: 'psychic' is not one of")
+
+
+def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("short\n")
+    assert "a cluster secret needs 8 at least" in one_line(mqttree("run", "--secret-file", str(tmp_path / "secret")))
+    (tmp_path / "broker-id").write_text("garbage")
+    line = one_line(mqttree("run", "--data-dir", str(tmp_path)))
+    assert line == f"mqttree: {tmp_path / 'broker-id'}: not a broker id of 16 hexadecimal digits"
+    assert one_line(mqttree("run", "--data-dir", str(tmp_path / "secret"))).startswith(
+        f"mqttree: data directory {tmp_path / 'secret'}"
+    )
+
+
+def test_ports_and_folders_that_another_broker_has(tmp_path: Path) -> None:
+    port, admin, other = pick_ports(3)
+    with started(*running(port, admin, "--data-dir", str(tmp_path))):
+        wait_for(lambda: answer(admin), "the broker answers")
+        line = one_line(mqttree(*running(port, other)[1:]))
+        assert re.search(rf"cannot listen on 127\.0\.0\.1:{port}: address (already )?in use", line)
+        assert f"cannot listen on 127.0.0.1:{admin}: address already in use" in one_line(mqttree(*running(other, admin)[1:]))
+        assert "is in use by another broker" in one_line(mqttree(*running(other, other, "--data-dir", str(tmp_path))[1:]))
+        assert answer(admin) is not None
+
+
+def test_status_of_nobody() -> None:
+    (port,) = pick_ports(1)
+    line = one_line(mqttree("status", "--admin", f"127.0.0.1:{port}"), code=1)
+    assert line == f"mqttree: no broker answers at 127.0.0.1:{port}: Connection refused"
+
+
+def test_status_of_something_else() -> None:
+    port, admin = pick_ports(2)
+    with started(*running(port, admin)):
+        wait_for(lambda: answer(admin), "the broker answers")
+        found = mqttree("status", "--admin", f"127.0.0.1:{port}")
+        assert one_line(found, code=1).endswith(f"127.0.0.1:{port} does not answer as a broker's admin port does")
+
+
+# ---------------------------------------------------------------- a broker
+
+
+def test_version() -> None:
+    found = mqttree("--version")
+    assert found.returncode == 0
+    assert re.fullmatch(r"mqttree \d+\.\d+.*\n", found.stdout)
+
+
+def test_bench_is_found() -> None:
+    assert mqttree("bench", "--help").returncode == 0
+
+
+def test_help_has_every_flag() -> None:
+    text = mqttree("run", "--help").stdout
+    flags = "config listen name data-dir cluster secret-file discovery seed advertise routing admin log-level"
+    assert all(f"--{flag}" in text for flag in flags.split())
+    assert "die-with-parent" not in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_broker_in_good_order(number: signal.Signals) -> None:
+    port, admin = pick_ports(2)
+    with started(*running(port, admin, "--name", "x")) as process:
+        wait_for(lambda: answer(admin), "the broker answers")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    first, last = said.splitlines()
+    assert f"x listens on 127.0.0.1:{port}, admin 127.0.0.1:{admin}, id " in first
+    assert first.endswith("cluster mqttree, discovery off, anonymous access allowed")
+    assert last.endswith("INFO stopping")
+
+
+def test_status_and_what_the_broker_keeps(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(2):
+        port, admin = pick_ports(2)
+        with started(*running(port, admin, "--name", "x", "--data-dir", str(tmp_path))) as process:
+            state = wait_for(lambda at=admin: answer(at), "the broker answers")
+            found = mqttree("status", "--json", MQTTREE_ADMIN=f"127.0.0.1:{admin}")
+            assert found.returncode == 0
+            assert json.loads(found.stdout).keys() == state.keys()
+            found = mqttree("status", "--admin", f"127.0.0.1:{admin}")
+            assert found.stdout.startswith(f"broker   x (127.0.0.1:{port})  id {state['id']}\n")
+            assert "root     this broker" in found.stdout
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+            seen.append((state["id"], state["boot"]))
+    assert seen[0][0] == seen[1][0]
+    assert seen[0][1] < seen[1][1]
+
+
+def test_broken_pipes_do_not_end_a_broker() -> None:
+    port, admin = pick_ports(2)
+    with started(*running(port, admin, "--log-level", "debug")) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        process.stderr.close()
+        process.stdout.close()
+        wait_for(lambda: answer(admin), "the broker answers")
+        with socket.create_connection(("127.0.0.1", port)) as garbage:
+            garbage.sendall(b"\xff" * 100)
+            garbage.recv(100)
+        assert answer(admin) is not None
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_closed_streams_do_not_matter() -> None:
+    port, admin = pick_ports(2)
+    command = 'exec "$0" -m "$@" >&- 2>&- <&-'
+    words = ["sh", "-c", command, sys.executable, *running(port, admin)]
+    process = subprocess.Popen(words, env=surroundings())
+    try:
+        wait_for(lambda: answer(admin), "the broker answers")
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def test_a_broker_ends_with_its_parent_when_told_to() -> None:
+    port, admin = pick_ports(2)
+    with started(*running(port, admin, "--die-with-parent"), stdin=subprocess.PIPE) as process:
+        wait_for(lambda: answer(admin), "the broker answers")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+# ---------------------------------------------------------------- the live view
+
+
+def brokers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children() if "broker.cli" in child.cmdline()]
+
+
+def three_ports() -> int:
+    """The first of three free ports in a row."""
+    for _ in range(100):
+        (first,) = pick_ports(1)
+        with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as stack:
+            for port in range(first, first + 3):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("no three free ports in a row")
+
+
+def admin_of(broker: psutil.Process) -> int:
+    words = broker.cmdline()
+    return int(words[words.index("--admin") + 1].rpartition(":")[2])
+
+
+def agreed(brokers: list[psutil.Process]) -> bool:
+    states = [answer(admin_of(broker)) for broker in brokers]
+    roots = {state["root"] for state in states if state is not None}
+    ids = {state["id"] for state in states if state is not None}
+    return None not in states and len(roots) == 1 and roots <= ids and all(state["links"] for state in states if state)
+
+
+def gone(brokers: list[psutil.Process]) -> bool:
+    return all(not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE for broker in brokers)
+
+
+def live(port: int, cluster: str) -> tuple[str, ...]:
+    return ("broker.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
+
+
+def test_live_shows_a_tree_and_its_repair_and_ends_all_of_it(tmp_path: Path) -> None:
+    port = three_ports()
+    picture = tmp_path / "picture"
+    with picture.open("w") as out, started(*live(port, f"live-{port}"), stdout=out) as process:
+        wait_for(lambda: len(brokers_of(process)) == 3, "three brokers are started")
+        brokers = brokers_of(process)
+        wait_for(lambda: agreed(brokers), "three brokers agree")
+        wait_for(lambda: f"the root is {port}" in picture.read_text(), "the view names the root")
+        assert f"mosquitto_sub -p {port + 1} -t 'demo/#' -v" in picture.read_text()
+        assert f"mosquitto_pub -p {port} -t demo/hello -m hi" in picture.read_text()
+        pid = int(re.findall(r"kill -9 (\d+)", picture.read_text())[-1])
+        root = next(broker for broker in brokers if broker.pid == pid)
+        root.kill()
+        rest = [broker for broker in brokers if broker.pid != pid]
+        wait_for(lambda: agreed(rest), "two brokers agree")
+        wait_for(lambda: "dead (killed by SIGKILL)" in picture.read_text(), "the view shows the death")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+        assert gone(brokers)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_live_on_a_terminal_redraws() -> None:
+    port = three_ports()
+    ours, theirs = pty.openpty()
+    try:
+        with started(*live(port, f"live-{port}"), stdout=theirs) as process:
+            os.close(theirs)
+            seen = b""
+            while f"the root is {port}".encode() not in seen or seen.count(b"F") < 2:
+                seen += os.read(ours, 65536)
+            assert b"\x1b[K" in seen
+            assert b"in 0/s out " in seen
+            brokers = brokers_of(process)
+            process.terminate()
+            with contextlib.suppress(OSError):  # the other end is closed
+                while os.read(ours, 65536):
+                    pass
+            assert process.wait(PATIENCE) == 0
+            assert gone(brokers)
+    finally:
+        os.close(ours)
+
+
+def test_live_killed_leaves_nothing_behind() -> None:
+    port = three_ports()
+    with started(*live(port, f"live-{port}"), stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: len(brokers_of(process)) == 3, "three brokers are started")
+        brokers = brokers_of(process)
+        process.kill()
+        process.wait(PATIENCE)
+        wait_for(lambda: gone(brokers), "the brokers end too")
+
+
+def test_live_refuses_a_busy_port() -> None:
+    port = three_ports()
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", port + 2))
+        busy.listen()
+        command = [sys.executable, "-m", *live(port, "x")]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert one_line(found) == f"mqttree live: cannot listen on 127.0.0.1:{port + 2}: address already in use"
+
+
+@pytest.mark.parametrize("words", [["--brokers", "0"], ["--brokers", "x"], ["--port", "65535"], ["--cluster", ""]])
+def test_live_refuses_bad_input(words: list[str]) -> None:
+    command = [sys.executable, "-m", "broker.live", *words]
+    if words[0] == "--cluster":
+        command += ["--port", str(three_ports())]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    one_line(found)
