@@ -8,7 +8,7 @@ from broker import limits
 from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.message import PACKET_IDS, Message
-from broker.session import Session, Subscription
+from broker.session import RELEASED, Session, Subscription
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -120,10 +120,16 @@ class Client:
                     self._deliver_run(raw, data[begin:position], messages)
                     raw = previous = None
                 if fast:
-                    if first == 0x40 and length == 2:
-                        position = self._pubacks(data, position, size)
-                        continue
-                    if first == 0x32 and length > 4 and node.fast_qos1 and self._publish_qos1(data, position, body, end):
+                    if length == 2:
+                        after = self._acknowledgements(first, data, position, size)
+                        if after > position:
+                            position = after
+                            continue
+                    elif (
+                        first in (0x32, 0x34)
+                        and length > 4
+                        and self._publish_acknowledged(first, data, position, body, end)
+                    ):
                         position = end
                         continue
                 self._packet(first, data[body:end])
@@ -163,24 +169,47 @@ class Client:
             node.relay.forward_run(chunk, start - position, packet, self.version)
         return after
 
-    def _pubacks(self, data: bytes, position: int, size: int) -> int:
-        """Take a run of PUBACKs without reason code; returns where it ends. Unknown identifiers are ignored (MQTT-4.3.2-3)."""
+    def _acknowledgements(self, first: int, data: bytes, position: int, size: int) -> int:
+        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP without reason codes; returns where it ends.
+
+        It ends before whatever is not as it should be: that takes the path for everything else.
+        """
         session = self.session
         inflight = session.inflight
-        while position + 4 <= size and data[position] == 0x40 and data[position + 1] == 2:
+        answers: list[bytes] = []
+        while position + 4 <= size and data[position] == first and data[position + 1] == 2:
             packet_id = data[position + 2] << 8 | data[position + 3]
-            outgoing = inflight.get(packet_id)
-            if outgoing is not None and outgoing.qos == 1:
-                del inflight[packet_id]
-            elif outgoing is not None or not packet_id:
-                raise ProtocolViolation("PUBACK for a message at QoS 2 or with packet identifier 0 [MQTT-2.2.1-3]")
+            if first == 0x62:
+                if packet_id not in session.incoming:
+                    break
+                session.incoming.discard(packet_id)
+                answers.append(b"\x70\x02" + PACKET_IDS[packet_id])
+            else:
+                outgoing = inflight.get(packet_id)
+                if outgoing is None:
+                    break
+                if first == 0x40:
+                    if outgoing.qos != 1:
+                        break
+                    del inflight[packet_id]
+                elif first == 0x50:
+                    if outgoing.qos != 2 or outgoing is RELEASED:
+                        break
+                    inflight[packet_id] = RELEASED
+                    answers.append(b"\x62\x02" + PACKET_IDS[packet_id])
+                elif first == 0x70 and outgoing is RELEASED:
+                    del inflight[packet_id]
+                else:
+                    break
             position += 4
+        if answers:
+            self.conn.send(b"".join(answers))
         if session.queue:
             session.pump()
         return position
 
-    def _publish_qos1(self, data: bytes, position: int, body: int, end: int) -> bool:
-        """Handle a QoS 1 PUBLISH without properties to a topic with a known route. False: it is not one of these."""
+    def _publish_acknowledged(self, first: int, data: bytes, position: int, body: int, end: int) -> bool:
+        """Handle a QoS 1 or 2 PUBLISH without properties to a topic with a known route. False: it is not one of these."""
         start = body + 2 + (data[body] << 8 | data[body + 1])
         payload = start + 2
         if payload > end:
@@ -190,14 +219,22 @@ class Client:
                 return False
             payload += 1
         topic = data[body + 2 : start]
-        packet_id = data[start : start + 2]
+        packet_id = data[start] << 8 | data[start + 1]
         route = self.routes.get(topic)
-        if route is None or packet_id == b"\0\0":
-            return False
+        qos = first >> 1 & 3
         node = self.node
-        message = Message(topic, data[payload:end], 1, False, b"", None, self.session)
+        if route is None or not packet_id or qos > node.config.max_qos:
+            return False
+        if qos == 1:
+            answer = b"\x40\x02"
+        elif packet_id in self.session.incoming:
+            return False
+        else:
+            self.session.incoming.add(packet_id)
+            answer = b"\x50\x02"
+        message = Message(topic, data[payload:end], qos, False, b"", None, self.session)
         # A receiver of the same version gets the very bytes but for the packet identifier.
-        message.cache = {self.version << 3 | 2: (data[position:start], data[start + 2 : end])}
+        message.cache = {self.version << 3 | qos << 1: (data[position:start], data[start + 2 : end])}
         node.counters.published += 1
         node.fanout.deliver(route, message)
         if route.forward and node.federated:
@@ -205,7 +242,7 @@ class Client:
         outbox = self.conn.outbox
         if not outbox:
             node.dirty.append(self.conn)
-        outbox.append(b"\x40\x02" + packet_id)
+        outbox.append(answer + PACKET_IDS[packet_id])
         return True
 
     # ---------------------------------------------------------------- everything else

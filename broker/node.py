@@ -78,7 +78,6 @@ class Node:
         self.log = log
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
-        self.fast_qos1 = self.fast and config.max_qos > 0
         self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []

@@ -85,8 +85,10 @@ def live_groups(hosts: Iterable[Host], works: Callable[[Link], bool] = lambda li
     for host in by_id.values():
         for link in host.running.forwarding:
             other = by_id.get(link.peer.id) if link.peer is not None else None
-            if other is not None and works(link) and any(
-                back.peer is not None and back.peer.id == host.id for back in other.running.forwarding
+            if (
+                other is not None
+                and works(link)
+                and any(back.peer is not None and back.peer.id == host.id for back in other.running.forwarding)
             ):
                 near[host.index].append(other)
     groups = []
@@ -306,7 +308,7 @@ class Messages:
                     continue
                 if self._component(host) is not self._component(self.world.hosts[sent.life[0]]):
                     continue
-                kept = [m.payload for m, in ((m,) for m in host.running.retained.match(topic, self.world.now))]
+                kept = [message.payload for message in host.running.retained.match(topic, self.world.now)]
                 if not kept or int(kept[0].partition(b"|")[0]) != sent.number:
                     self.world.violation("retained", f"{host.name} keeps {kept[:1]} of {topic}, not {self._name(sent)}")
 

@@ -147,7 +147,7 @@ class SimClient:
     def connect(self) -> None:
         if self.state != "down" or self._stay_down:
             return
-        end = self.world.connect(self.host, self)
+        end = self.world.connect(self.host, _Wire(self, self.epoch + 1))
         if end is None:
             self.world.after(self.retry, self.connect)
             return
@@ -198,8 +198,7 @@ class SimClient:
         self.world.after(self.retry, self.connect)
 
     def lost(self, reason: str) -> None:
-        if self.state == "down":
-            return
+        """The connection is gone, and not by our doing."""
         if self.host.life == self.life and self.host.alive and self.life[1] not in self.host.left:
             self.errors.append(f"closed by a living broker: {reason}")
         self._down(reason)
@@ -226,6 +225,7 @@ class SimClient:
             self._end.write(encode_packet(packet, self.version))
 
     def data(self, data: bytes) -> None:
+        """Bytes came."""
         for first, body in self._reader.feed(data):
             self._packet(decode_packet(first, body, self.version))
 
@@ -275,9 +275,7 @@ class SimClient:
             self.subscribe(self.filters)
         for packet_id, sent in list(self._out.items()):
             assert sent.packet is not None
-            self._send(
-                Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties)
-            )
+            self._send(Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties))
         for packet_id in list(self._released):
             self._send(Pubrel(packet_id))
         if self.on_up is not None:
@@ -300,9 +298,7 @@ class SimClient:
             if code > 2:
                 self.errors.append(f"subscription to {request.filter} refused: {code:#x}")
             else:
-                self.interests.append(
-                    Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local)
-                )
+                self.interests.append(Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local))
 
     # ---- messages
 
@@ -365,3 +361,23 @@ class SimClient:
             self.errors.append(f"payload of message {sent.number} was changed")
         if self.version == 5 and (packet.properties or None) != (sent.packet.properties or None):
             self.errors.append(f"properties of message {sent.number} were changed: {packet.properties}")
+
+
+class _Wire:
+    """One connection of a client; what comes on one that it gave up is nobody's business."""
+
+    def __init__(self, client: SimClient, epoch: int) -> None:
+        self.client = client
+        self.epoch = epoch
+
+    @property
+    def current(self) -> bool:
+        return self.client.epoch == self.epoch and self.client.state != "down"
+
+    def data(self, data: bytes) -> None:
+        if self.current:
+            self.client.data(data)
+
+    def lost(self, reason: str) -> None:
+        if self.current:
+            self.client.lost(reason)

@@ -206,6 +206,51 @@ def test_convergence_is_quick() -> None:
     assert sorted(times)[5] < 1.5
 
 
+def repair_time(world: World, fault: Callable[[Host], None]) -> float:
+    """Virtual s from a fault of the root until the others agree on a new tree."""
+    world.slowest, world.loss = 0.0005, 0.0
+    for host in world.hosts:
+        host.start()
+    quiet(world)
+    world.run(world.rng.uniform(1.0, 2.0))
+    began = world.now
+    fault(world.hosts[0])
+    world.partition([(0,)]) if world.hosts[0].paused else None
+    assert world.run(20.0, lambda: not [f for f in tree_faults(world, world.hosts[1:]) if f[0] != "port"], every=0.002)
+    return world.now - began
+
+
+def test_repair_is_quick() -> None:
+    """A root that is killed is replaced within 0.3 s, one that hangs within 3 s (medians, virtual time, LAN latencies)."""
+    killed = sorted(repair_time(world_of(seed, 5), lambda host: host.kill()) for seed in range(10))
+    hangs = sorted(repair_time(world_of(seed, 5), lambda host: host.pause()) for seed in range(10))
+    assert killed[5] < 0.3, killed
+    assert hangs[5] < 3.0, hangs
+
+
+@pytest.mark.parametrize("discovery", ("multicast", "static"))
+def test_large_message_on_slow_links(discovery: str) -> None:
+    """Eight megabytes take ten times the time-out, and neither a link nor the tree changes meanwhile."""
+    scene = Scene(8, 3, [], discovery=discovery, seeds=(("10.0.0.1", 1883),))
+    scene.world.rate = 4e5
+    scene.length = 0.0
+    scene.run()
+    opened = [host.running.counters.links_opened for host in scene.hosts]
+    epochs = [host.running.federation.tree.epoch for host in scene.hosts]
+    sent = scene.publishers[2].publish("large", 1, padding=8_000_000)
+    assert sent is not None
+    scene.world.run(15.0)
+    small = scene.publishers[0].publish("small", 1)  # control and the other direction are not held up
+    assert small is not None
+    scene.world.run(1.0)
+    assert all(any(got.number == small.number for got in c.got) for c in scene.clients if c.filters)
+    scene.world.run(100.0)
+    assert all(any(got.number == sent.number for got in c.got) for c in scene.clients if c.filters)
+    assert scene.world.violations == []
+    assert [host.running.counters.links_opened for host in scene.hosts] == opened
+    assert [host.running.federation.tree.epoch for host in scene.hosts] == epochs
+
+
 def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
     return [fault for fault in tree_faults(world, hosts) if fault[0] != "link"]
 

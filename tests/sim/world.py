@@ -319,7 +319,7 @@ class Host:
         try:
             call(node)
             self._run(node)
-        except Exception:  # noqa: BLE001 - whatever a node raises is a finding
+        except Exception:  # whatever a node raises is a finding
             self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
             self.kill()
 
