@@ -8,6 +8,7 @@ from broker import limits
 from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
+from broker.proxy import common_name
 from broker.session import NEVER, Session
 from broker.wire.constants import ReasonCode
 from broker.wire.decode import decode_connect
@@ -53,6 +54,8 @@ class Handshake:
             self.connect = connect
             self.version = connect.version
             if connect.bridge:
+                if self.node.config.link_listener not in (None, conn.listener):
+                    raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
                 self.node.federation.accept(conn, connect, now)
             else:
                 self._client(connect, now)
@@ -74,6 +77,7 @@ class Handshake:
             last = b"\x20\x02\x00\x01"
         elif self.version == 5 and self.connect is not None:
             last = encode_packet(Connack(False, error.reason), 5)
+        self.conn.linger = True
         self.conn.close(last)
         node.forget(self.conn)
 
@@ -81,6 +85,12 @@ class Handshake:
 
     def _client(self, connect: Connect, now: float) -> None:
         properties = connect.properties or {}
+        if self.conn.listener in self.node.config.identity_listeners:
+            connect.username = common_name(self.conn.secure)
+            connect.password = None
+            if connect.username is None:
+                self._turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
+                return
         if Property.AUTHENTICATION_METHOD in properties:
             self._turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, "asks for enhanced authentication")
         elif not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
@@ -117,6 +127,7 @@ class Handshake:
         self.node.counters.connects_refused += 1
         self.node.log("warning", f"client {shorten(connect.client_id)} at {self.conn.peer} {why}; refused")
         code = int(reason) if connect.version == 5 else return_code(reason)
+        self.conn.linger = True
         self.conn.close(encode_packet(Connack(False, code), connect.version))
         self.node.forget(self.conn)
 
@@ -169,6 +180,7 @@ class Handshake:
             if conn.outbox:
                 self.node.dirty.append(conn)
             last = encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if owner.version == 5 else b""
+            conn.linger = True
             conn.close(last)
             self.node.client_gone(owner, "taken over", graceful=False)
 

@@ -13,7 +13,8 @@ from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
 from broker.configfile import ConfigError, ConfigFile, KeyPath, kind_of
-from broker.settings import split_bind
+from broker.listening import OPTIONS, ListenerOptions, OptionError, check_options, split_options, unix_path
+from broker.settings import TlsSettings, split_bind
 from discovery.address import Address, is_loopback
 
 __all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "read_config"]
@@ -41,6 +42,20 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
 
 def _checked(file: ConfigFile, data: dict[str, Any]) -> BrokerConfig:
     known = copy.deepcopy({key: value for key, value in data.items() if key != "max_qos"})  # amqtt changes what it is given
+    if "listeners" in known:
+        known["listeners"], options = split_options(known["listeners"])
+    else:
+        options = {}
+    config = _amqtt_checked(file, known)
+    for name, found in options.items():
+        try:
+            check_options(found, config.listeners[name])
+        except OptionError as error:
+            file.fail(("listeners", name, _spelt(file, ("listeners", name), error.key)), str(error))
+    return config
+
+
+def _amqtt_checked(file: ConfigFile, known: dict[str, Any]) -> BrokerConfig:
     try:
         return BrokerConfig.from_dict(known)
     except WrongTypeError as error:
@@ -58,7 +73,7 @@ def _listeners(file: ConfigFile, listen: str | None) -> dict[str, Any] | None:
         file.fail(("listeners",), f"expected keys and values, not {kind_of(raw)}")
     if "default" not in raw:
         file.fail(("listeners",), "there has to be a listener 'default'")
-    names = [field.name for field in fields(ListenerConfig)]
+    names = [*(field.name for field in fields(ListenerConfig)), *OPTIONS]
     listeners: dict[str, Any] = {}
     for name in raw:
         path = ("listeners", str(name))
@@ -79,7 +94,10 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         file.fail((*path, "type"), f"{kind!r} is not one of {', '.join(kinds)}")
     entry["type"] = ListenerType(kind)
     try:
-        listener = dataclass_from(ListenerConfig, copy.deepcopy(entry))
+        ours = split_options({"default": copy.deepcopy(entry)})[0]["default"]
+        listener = dataclass_from(ListenerConfig, ours)
+    except OptionError as error:
+        file.fail((*path, _spelt(file, path, error.key)), str(error))
     except WrongTypeError as error:
         key = str(error.field_path)
         file.fail((*path, _spelt(file, path, key)), f"expected {_type(error.field_type)}, not {kind_of(error.value)}")
@@ -90,7 +108,8 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         file.fail(path, str(error) or type(error).__name__)
     if listener.bind is not None and listener.type is not ListenerType.EXTERNAL:
         try:
-            split_bind(listener.bind, PORTS[listener.type])
+            if unix_path(listener.bind) is None:
+                split_bind(listener.bind, PORTS[listener.type])
         except ValueError as error:
             file.fail((*path, "bind"), str(error))
     if listener.ssl and listener.certfile is None and path[1] == "default":

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from amqtt.broker import Server
 
+from broker.proxy import ProxyHeader
 from broker.transport import StreamProtocol
 
 BACKLOG = 4096
@@ -88,8 +89,8 @@ class ListenerProtocol(StreamProtocol):
 
     __slots__ = ("_entered", "_parked", "_server")
 
-    def __init__(self, driver: Any, listener: str, server: Listener) -> None:
-        super().__init__(driver, listener)
+    def __init__(self, driver: Any, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
+        super().__init__(driver, listener, proxied=proxied)
         self._server = server
         self._entered = False
         self._parked: list[bytes] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from amqtt.session import Session as Account
@@ -12,8 +13,11 @@ from broker.connection import Connection
 from broker.effects import Event
 from broker.message import Message
 from broker.node import Node
-from broker.session import Session
+from broker.session import Outgoing, Session
 from broker.wire.encode import encode_packet
+from broker.wire.strings import shorten
+
+log = logging.getLogger("amqtt.broker")
 
 
 class ServerNode(Node):
@@ -43,6 +47,12 @@ class ServerNode(Node):
         super().client_gone(client, reason, graceful=graceful)
         if client.session.conn is None:
             self.accounts.gone(client.session)
+
+    def end_session(self, session: Session) -> None:
+        """Forget a session. The line is amqtt's."""
+        super().end_session(session)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("Expired 1 sessions: %s", shorten(session.client_id))
 
     def retain(self, message: Message) -> None:
         """Keep a retained message, and whose it was."""
@@ -86,4 +96,7 @@ def deliver_kept(session: Session, account: Account) -> None:
         kept = account.retained_messages.get_nowait()
         qos = kept.qos or 0
         message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
-        session.deliver(message, qos, True, b"")
+        if session.conn is None:
+            session.put_by(Outgoing(message, qos, True, b""), tell=False)  # who brought it back knows it
+        else:
+            session.deliver(message, qos, True, b"")

@@ -222,7 +222,7 @@ class Total:
     def __init__(self, sessions: list[Session]) -> None:
         self.inflight_in_count = sum(len(s.incoming) for s in sessions)
         self.inflight_out_count = sum(len(s.inflight) for s in sessions)
-        self.retained_messages_count = sum(len(s.queue) for s in sessions)
+        self.retained_messages_count = sum(len(s.queue) + len(s.missed or ()) for s in sessions)
 
 
 class SysContext(BrokerContext):  # type: ignore[misc]
@@ -248,6 +248,13 @@ def incoming(message: Message, packet_id: int | None) -> IncomingApplicationMess
     found = IncomingApplicationMessage(packet_id or None, message.topic.decode(), message.qos, message.payload, message.retain)
     found.publish_packet = found.build_publish_packet()
     return found
+
+
+def kept_for(broker: Broker, message: Message, qos: int) -> RetainedApplicationMessage:
+    """Make amqtt's form of a message that waits for a client that is away."""
+    sender = message.sender
+    source = broker.accounts.of(sender) if isinstance(sender, Session) else None
+    return RetainedApplicationMessage(source, message.topic.decode(), message.payload, qos)
 
 
 def retained(broker: Broker, message: Message) -> RetainedApplicationMessage:

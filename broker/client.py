@@ -500,6 +500,7 @@ class Client:
     def shut(self, reason: int) -> None:
         """Close from our side; MQTT 5 clients are told why (MQTT-3.14)."""
         last = encode_packet(Disconnect(reason), 5) if self.version == 5 else b""
+        self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN  # then nobody waits for anybody
         self.conn.close(last)
         self.node.client_gone(self, f"closed ({int(reason):#04x})", graceful=False)
 

@@ -36,12 +36,18 @@ class NodeConfig:
     link_protocol: str = PROTOCOL
     allow_anonymous: bool = True
     max_qos: int = 2
+    keep_missed: bool = False
+    """Keep QoS 0 messages for clients that are away where amqtt does (`Session.miss`); MQTT leaves that open (3.1.1, 3.1.2.4)."""
     max_packet_size: int = limits.MAX_PACKET_SIZE
     max_inflight_messages: int = limits.MAX_INFLIGHT_5
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None
     connect_timeout: float = limits.CONNECT_TIMEOUT
+    identity_listeners: frozenset[str] = frozenset()
+    """Listeners whose clients are called what their certificates say."""
+    link_listener: str | None = None
+    """The only listener where brokers are let in; None: all."""
 
     def tree(self) -> TreeConfig:
         """Settings of the spanning tree."""

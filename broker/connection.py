@@ -17,7 +17,7 @@ class Transport(Protocol):
         """Send bytes; may call `Connection.pause` before it returns."""
 
     def close(self) -> None:
-        """Close once everything written has gone out."""
+        """Close once everything written has gone out; with `Connection.linger` the peer may send for LINGER more."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -61,6 +61,7 @@ class Connection:
         "held",
         "kind",
         "last_heard",
+        "linger",
         "listener",
         "max_packet_size",
         "node",
@@ -94,6 +95,7 @@ class Connection:
         self.waiting_since = 0.0
         self.closing = False
         self.closed = False
+        self.linger = False  # the peer may be sending while we close: it has to hear why
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
         self.dropped = 0

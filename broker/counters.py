@@ -49,6 +49,7 @@ class Counters:
     log_trimmed: int = 0
     gaps_forgotten: int = 0
     plugin_errors: int = 0
+    proxy_garbage: int = 0  # connections without a PROXY header where one is required
 
     def as_dict(self) -> dict[str, int]:
         """Return name -> value."""

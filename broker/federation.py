@@ -14,7 +14,7 @@ from broker import limits
 from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
-from broker.link import ASK_SEEN, BPDU, MEMBERS, ORIGINS, SEEN, Link
+from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, SEEN, WANT, Link
 from broker.relay import Relay
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -117,7 +117,10 @@ class Federation:
                 self.count("link_timeouts")
                 self.log("warning", f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed")
                 link.conn.abort("silent")
-            elif link.next_hello <= now:
+                continue
+            if link.conn.mid_packet and link.conn.last_heard + self.config.hello > now:
+                self.heard(link, now)  # its BPDUs wait behind a large packet
+            if link.next_hello <= now:
                 link.send_ping(now)
         self.membership.tick(now)
         self.tree.tick(now)
@@ -376,6 +379,10 @@ class Federation:
             self.relay.send_seen(link)
         elif kind == ORIGINS:
             self.relay.origins_received(link, body, now)
+        elif kind == WANT:
+            self.relay.want_received(link, body, now)
+        elif kind == DONE:
+            self.relay.done_received(link, body, now)
         self._settle(now)
 
     def link_behind(self, link: Link) -> None:

@@ -49,6 +49,13 @@ MAX_QUEUED = 10_000
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """bytes of payload waiting for one session, as above."""
 
+MAX_MISSED = 1_000
+"""QoS 0 messages kept for one client that is away. Those after them are dropped, as all are for every absent client elsewhere:
+nobody may rely on them, and a fast publisher must not fill the memory. Not counted."""
+
+MAX_MISSED_BYTES = 1024 * 1024
+"""bytes of these."""
+
 HOLD_QUEUED = 5_000
 """messages queued for a *connected* session at which its QoS 1 and 2 publishers are held back like above."""
 
@@ -97,8 +104,22 @@ MAX_LINKS = 1024
 PLUGIN_BACKLOG_BYTES = 64 * 1024
 """bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
 
+PLUGIN_ANSWER = 30.0
+"""s; for plugins to answer a question. Who asked waits that long at most, then it counts as a no [plugin_errors]: longer than a
+slow directory takes, about as long as clients wait for their CONNACK."""
+
+LINGER = 1.0
+"""s; from our last packet after an error until the connection is closed for good. A peer that is still sending would lose that
+packet to the reset with which the kernel answers bytes that nobody reads."""
+
 MAX_TOPIC_LEVELS = 200
 """levels of a topic or filter (Mosquitto's number): a 64 KiB filter of single characters would make 32,768 trie nodes."""
 
 MAX_PING_PAYLOAD = 1024 * 1024
 """bytes of records in one PINGREQ on a link; MAX_ORIGINS vectors with all gaps fit. Larger: garbage [link_garbage]."""
+
+PROXY_HEADER_BYTES = 4096
+"""bytes of a PROXY header, addresses and all TLVs: balancers send some hundred. Longer: closed [proxy_garbage]."""
+
+PROXY_TIMEOUT = 5.0
+"""s; from accept to the end of the PROXY header, which balancers send at once. Later: closed [proxy_garbage]."""

@@ -39,7 +39,7 @@ AUTHENTICATION = "mqttree-hmac-sha256"
 PROTOCOL = "1"
 """Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS = 1, 2, 3, 4, 5, 6
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
 """Types of records in a PINGREQ: u8 type, u24 length, body."""
 
 
@@ -125,8 +125,10 @@ class Link:
         "conn",
         "dialled",
         "federation",
+        "fetching",
         "forwarding",
         "gossiped",
+        "introductions",
         "live",
         "next_hello",
         "opened",
@@ -149,6 +151,8 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
+        self.introductions = 0  # how often origins were made known to it before it could join
+        self.fetching = 0  # others are asked for what it lacks and we have not
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
         self.gossiped = -1  # the membership's version that the neighbour knows
@@ -275,11 +279,16 @@ class Link:
             self.federation.to_ping.append(self)
         self._records.append(encode_record(kind, body))
 
+    def send_behind(self, kind: int, body: bytes) -> None:
+        """Send a record that must not overtake the messages before it."""
+        record = encode_record(PING, b"\0\0\0\0") + encode_record(kind, body)
+        self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
+
     def send_ping(self, now: float) -> None:
         """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
         self._ping = self._ping + 1 & 0xFFFFFFFF
         # A sample taken while data waits in our own queue measures the queue, not the path.
-        if not self.conn.backlog and not self.conn.mid_packet:
+        if not self.conn.backlog and not self.conn.paused and not self.conn.mid_packet:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now

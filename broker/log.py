@@ -51,12 +51,16 @@ class MessageLog:
             self._bytes -= len(entries.popleft().data)
 
     def missed(self, seen: Vector, now: float) -> list[Entry]:
-        """Return what a neighbour with `seen` lacks, in order; of an origin that it does not know, everything."""
-        found = []
+        """Return what a neighbour with `seen` lacks, in the order of each origin; nothing of origins that it does not know."""
+        found: list[Entry] = []
+        numbers: dict[bytes, list[Entry]] = {}
         for entry in self._entries:
             window = seen.get(entry.key)
-            if (window is None or window.missing(entry.sequence)) and (
-                entry.expires_at is None or now < entry.expires_at
-            ):
+            if window is None or (entry.expires_at is not None and now >= entry.expires_at):
+                continue
+            if window.missing(entry.sequence):
                 found.append(entry)
-        return found
+                numbers.setdefault(entry.key, []).append(entry)
+        # History that was fetched for somebody came after what is newer.
+        ordered = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in numbers.items()}
+        return [next(ordered[entry.key]) for entry in found]

@@ -205,6 +205,8 @@ class Node:
                 if outbox:
                     conn = outlet.conn
                     if conn is None:
+                        if isinstance(outlet, Session):
+                            outlet.miss_runs()
                         outbox.clear()
                     else:
                         conn.flush(outbox)
@@ -348,6 +350,7 @@ class Node:
         for outgoing in session.unfinished():
             self.fanout.pass_on(outgoing)
         session.queue.clear()
+        session.missed = None
         session.inflight.clear()
         session.incoming.clear()
 

@@ -17,6 +17,10 @@ from broker.wire.varint import encode_varint
 
 MARK = b"\x26\x00\x01o\x00\x18"
 SIZE = len(MARK) + 24
+LAST = (1 << 48) - 1
+"""The highest sequence number that can be told."""
+
+Ranges = list[tuple[int, int]]
 
 
 def origin_key(broker_id: bytes, boot: int) -> bytes:
@@ -86,16 +90,17 @@ def encode_link_publish(
 class Window:
     """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs).
 
-    Up to `begin` they are history: published before this broker met the origin. They are passed on, for somebody behind
-    may lack them, but not delivered here.
+    What was published before this broker met the origin, up to `begin`, is not delivered here. `history` is the part of it
+    that is not missed either (it says nothing about it to neighbours), until somebody behind this broker lacks it.
     """
 
-    __slots__ = ("begin", "gaps", "heard", "top")
+    __slots__ = ("begin", "gaps", "heard", "history", "top")
 
     def __init__(self, top: int, heard: float) -> None:
         self.top = top
         self.begin = 0
-        self.gaps: list[tuple[int, int]] = []
+        self.gaps: Ranges = []
+        self.history: Ranges = []
         self.heard = heard  # s, for forgetting origins that are long gone
 
     def accept(self, first: int, count: int) -> int:
@@ -113,20 +118,51 @@ class Window:
             self.top = last
             return count
         if count > 1:
-            if last <= top and not any(low <= last and first <= high for low, high in self.gaps):
+            if last <= top and not any(low <= last and first <= high for low, high in self.gaps + self.history):
                 return 0
             return -1
-        for index, (low, high) in enumerate(self.gaps):
-            if low <= first <= high:
-                self.gaps[index : index + 1] = [g for g in ((low, first - 1), (first + 1, high)) if g[0] <= g[1]]
-                if len(self.gaps) > limits.MAX_GAPS:
-                    del self.gaps[0]
-                return 1
+        for ranges in (self.gaps, self.history):
+            for index, (low, high) in enumerate(ranges):
+                if low <= first <= high:
+                    ranges[index : index + 1] = [g for g in ((low, first - 1), (first + 1, high)) if g[0] <= g[1]]
+                    if len(ranges) > limits.MAX_GAPS:
+                        del ranges[0]
+                    return 1
         return 0
+
+    def want(self, theirs: Window) -> Ranges:
+        """Miss from now on, and return, the history that a neighbour lacks too."""
+        wanted = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
+        if wanted:
+            self.history = subtract(self.history, wanted)
+            self.gaps = sorted(self.gaps + wanted)[-limits.MAX_GAPS :]
+        return wanted
 
     def missing(self, sequence: int) -> bool:
         """Whether this number has not been here."""
         return sequence > self.top or any(low <= sequence <= high for low, high in self.gaps)
+
+
+def intersect(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in both of two ascending lists of inclusive pairs."""
+    found = []
+    for low, high in some:
+        found += [(max(low, a), min(high, b)) for a, b in others if a <= high and low <= b]
+    return found
+
+
+def subtract(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
+    rest = []
+    for low, high in some:
+        for a, b in others:
+            if low <= b and a <= high:
+                if low < a:
+                    rest.append((low, a - 1))
+                low = b + 1
+        if low <= high:
+            rest.append((low, high))
+    return rest
 
 
 Vector = dict[bytes, Window]
@@ -160,10 +196,13 @@ def decode_vector(data: bytes, now: float) -> Vector:
         at += 19
         if gaps > limits.MAX_GAPS or at + 12 * gaps > len(data) or len(vector) >= limits.MAX_ORIGINS:
             raise MalformedPacket("SEEN record is truncated or too large")
+        below = 0
         for _ in range(gaps):
-            window.gaps.append(
-                (int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big"))
-            )
+            low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
+            if not below < low <= high <= window.top:
+                raise MalformedPacket("SEEN record with gaps that are out of order")
+            window.gaps.append((low, high))
+            below = high
             at += 12
         vector[key] = window
     return vector

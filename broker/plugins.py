@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
 from amqtt.session import Session as Account
 
-from broker.amqtt_views import SysContext, incoming, retained
+from broker import limits
+from broker.amqtt_views import SysContext, incoming, kept_for, retained
 from broker.client import Client
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.message import Message
@@ -130,7 +132,8 @@ class Plugins:
         broker = self._broker
         conn = effect.client.conn
         account = broker.accounts.connecting(conn, effect.connect)
-        return bool(await broker._authenticate(account, broker.listeners_config.get(conn.listener)))
+        async with answer_in_time():
+            return bool(await broker._authenticate(account, broker.listeners_config.get(conn.listener)))
 
     async def may_publish(self, effect: AuthorizePublish) -> bool:
         """Ask the topic plugins."""
@@ -154,7 +157,8 @@ class Plugins:
 
     async def _permits(self, session: Session, topic: str, action: Action) -> bool:
         broker = self._broker
-        return bool(await broker._topic_filtering(broker.accounts.of(session), topic, action))
+        async with answer_in_time():
+            return bool(await broker._topic_filtering(broker.accounts.of(session), topic, action))
 
     # ---------------------------------------------------------------- events
 
@@ -199,9 +203,11 @@ class Plugins:
     def _arguments(self, event: Event) -> dict[str, Any]:
         given = event.arguments
         if event.name == BrokerEvents.RETAINED_MESSAGE:
-            session: Session | None = given.get("session")  # None, or who is away and gets it later
-            client_id = session.client_id if session is not None else None
-            return {"client_id": client_id, "retained_message": retained(self._broker, given["message"])}
+            session: Session | None = given.get("session")
+            if session is None:
+                return {"client_id": None, "retained_message": retained(self._broker, given["message"])}
+            kept = kept_for(self._broker, given["message"], given["qos"])  # for who is away and gets it later
+            return {"client_id": session.client_id, "retained_message": kept}
         client: Client = given["client"]
         arguments: dict[str, Any] = {"client_id": client.session.client_id}
         if event.name in CLIENT_EVENTS:
@@ -229,6 +235,20 @@ class Plugins:
             if decoded is not None:
                 account = self._broker.accounts.of(client.session)
                 await self._fire_event(MQTTEvents(event.name), {"packet": decoded, "session": account})
+
+
+@asynccontextmanager
+async def answer_in_time() -> AsyncIterator[None]:
+    """Give plugins PLUGIN_ANSWER to answer.
+
+    Raises:
+        TimeoutError: they did not.
+    """
+    try:
+        async with asyncio.timeout(limits.PLUGIN_ANSWER):
+            yield
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {limits.PLUGIN_ANSWER:g} s") from error
 
 
 def _bytes(arguments: dict[str, Any]) -> bytes:

@@ -6,19 +6,22 @@ log for a while. A link that begins to forward first tells the neighbour what ha
 from its log what is missing, in order, and only then adds the link to the live stream.
 
 Who meets an origin delivers what is published from then on. So that nobody takes an origin's first messages, lost on the way,
-for old ones, a new origin is made known (ORIGINS) over all links ahead of its messages. What is older is history.
+for old ones, a new origin is made known (ORIGINS) over all links ahead of its messages. What is older is history: it is
+fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import convert_run, topic_of
-from broker.link import ASK_SEEN, ORIGINS, SEEN, Link
+from broker.link import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Link
 from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.origin import (
+    LAST,
     Vector,
     Window,
     decode_vector,
@@ -26,6 +29,7 @@ from broker.origin import (
     encode_vector,
     origin_key,
     split_key,
+    subtract,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +39,11 @@ if TYPE_CHECKING:
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
 
-ALL_HISTORY = 1 << 48
-"""Beyond every sequence number."""
+FETCH_TIME = 0.5
+"""s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+
+INTRODUCTIONS = 8
+"""Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
 
 
 class Relay:
@@ -49,6 +56,8 @@ class Relay:
         self.own = Window(0, now)
         self.vector: Vector = {self.key: self.own}
         self.log = MessageLog(node.counters)
+        self._fetches: dict[int, tuple[set[Link], Callable[[float], None]]] = {}  # number -> who still has to answer
+        self._fetch_number = 0
         self._next_sweep = now + 1.0
 
     # ---------------------------------------------------------------- published here
@@ -106,31 +115,32 @@ class Relay:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some."""
         window = self.vector.get(key)
         if window is None:
-            window = self._meet(key, first - 1, now)
+            window = self._meet(key, Window(first - 1, now), now)
             self._make_known({key: window}, None)
         elif window is self.own:
             return 0
         window.heard = now
         return window.accept(first, count)
 
-    def _meet(self, key: bytes, begin: int, now: float) -> Window:
-        """Begin with an origin: up to `begin` it is history, which is still missing here."""
+    def _meet(self, key: bytes, known: Window, now: float) -> Window:
+        """Begin with an origin where a neighbour is."""
         if len(self.vector) >= limits.MAX_ORIGINS:
             oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
             del self.vector[oldest]
-        window = self.vector[key] = Window(begin, now)
-        if begin:
-            window.gaps.append((1, begin))
-        window.begin = begin
+        window = self.vector[key] = Window(known.top, now)
+        window.gaps = list(known.gaps)
+        window.begin = known.top
+        if known.top:
+            window.history = subtract([(1, known.top)], known.gaps)
         if split_key(key)[0] == self.federation.own.id:
-            window.begin = ALL_HISTORY  # an earlier start of this very broker: its subscribers went with it
+            window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
         return window
 
     def _make_known(self, origins: Vector, source: Link | None) -> None:
         """Tell all neighbours of origins that are new here, ahead of their messages."""
         if not origins:
             return
-        body = encode_vector({key: Window(window.top, 0.0) for key, window in origins.items()})
+        body = encode_vector(origins)
         for link in self.federation.links.values():
             if link is not source and link.state == "up":
                 link.add_record(ORIGINS, body)
@@ -140,7 +150,7 @@ class Relay:
         self._learn(decode_vector(body, now), link, now)
 
     def _learn(self, seen: Vector, link: Link, now: float) -> None:
-        new = {key: self._meet(key, window.top, now) for key, window in seen.items() if key not in self.vector}
+        new = {key: self._meet(key, window, now) for key, window in seen.items() if key not in self.vector}
         self._make_known(new, link)
 
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
@@ -149,10 +159,7 @@ class Relay:
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, now, message.expires_at))
         self._send(data, 1, link)
-        if sequence <= self.vector[key].begin:
-            if message.retain:
-                self.node.retain(message)
-        elif message.topic[:1] != b"$":
+        if sequence > self.vector[key].begin and message.topic[:1] != b"$":
             self.node.fanout.publish(message)
 
     def run_received(
@@ -199,7 +206,7 @@ class Relay:
         if forwarding:
             self.send_seen(link)
             if link.seen is not None:
-                self._join(link, now)
+                self._prepare(link, now)
             else:
                 link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
         else:
@@ -222,19 +229,88 @@ class Relay:
         if link.forwarding and not link.behind:
             if not link.told:
                 self.send_seen(link)
+            self._prepare(link, now)
+
+    def _prepare(self, link: Link, now: float) -> None:
+        """Join, but first make known the origins that the neighbour has not met, so that it says where it begins; and fetch
+        what it lacks and was history here: that has to come before what is newer."""
+        assert link.seen is not None
+        strange = {key: window for key, window in self.vector.items() if key not in link.seen}
+        if strange and link.introductions < INTRODUCTIONS:
+            link.introductions += 1
+            link.seen = None
+            link.add_record(ORIGINS, encode_vector(strange))
+            link.add_record(ASK_SEEN, b"")
+            return
+        link.introductions = 0
+        link.fetching += 1
+        self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
+
+    def _fetched(self, link: Link, now: float) -> None:
+        link.fetching -= 1
+        if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
             self._join(link, now)
+
+    def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
+        """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
+        wanted: Vector = {}
+        for key, theirs in seen.items():
+            window = self.vector.get(key)
+            if window is not None and (ranges := window.want(theirs)):
+                wanted[key] = Window(LAST, 0.0)
+                wanted[key].gaps = ranges
+        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
+        if not wanted or not asked:
+            then(now)
+            return
+        number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        self._fetches[number] = (set(asked), then)
+        self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
+        body = number.to_bytes(4, "big") + encode_vector(wanted)
+        for link in asked:
+            link.add_record(WANT, body)
+
+    def _answered(self, number: int, link: Link | None, now: float) -> None:
+        """Note that one who was asked has answered; None: that time is up."""
+        fetch = self._fetches.get(number)
+        if fetch is not None:
+            asked, then = fetch
+            if link is not None:
+                asked.discard(link)
+            if link is None or not asked:
+                del self._fetches[number]
+                then(now)
+
+    def want_received(self, link: Link, body: bytes, now: float) -> None:
+        """Replay what a neighbour needs for somebody behind it, and say when that is done."""
+        number = body[:4]
+        wanted = decode_vector(body[4:], now)
+
+        def answer(at: float) -> None:
+            if link.state == "up":
+                self._replay(link, wanted, at)
+                link.send_behind(DONE, number)
+
+        self._fetch(wanted, link, answer, now)
+
+    def done_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the answer to a WANT: what it brings has come before it."""
+        self._answered(int.from_bytes(body[:4], "big"), link, now)
 
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
-        for entry in self.log.missed(link.seen, now):
-            link.conn.send(entry.data)
-            self.node.counters.replayed += 1
-            self.node.counters.link_bytes_data += len(entry.data)
+        self._replay(link, link.seen, now)
         link.seen = None
         if not link.live:
             link.live = True
             self._refresh()
+
+    def _replay(self, link: Link, seen: Vector, now: float) -> None:
+        for entry in self.log.missed(seen, now):
+            link.conn.send(entry.data)
+            self.node.counters.replayed += 1
+            self.node.counters.link_bytes_data += len(entry.data)
 
     def _leave(self, link: Link) -> None:
         if link.live:
@@ -248,6 +324,8 @@ class Relay:
         """A link is gone."""
         link.forwarding = False
         self._leave(link)
+        for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
+            self._answered(number, link, self.node.now)
 
     def link_behind(self, link: Link) -> None:
         """A link's queue overflowed: out of the live stream."""

@@ -126,7 +126,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
     def _make_node(self, port: int | None = None) -> None:
         """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
-        config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval)
+        config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval, keep_missed=True)
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
         hooks = self.plugins.hooks()
@@ -191,7 +191,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 server.instance = await self._create_server_instance(name, config.type, host, port, context)
             except (OSError, ValueError, OverflowError) as error:
                 raise BrokerError(listen_error(name, host, port, error)) from error
-            log.debug("listener '%s' on %s", name, config.bind)
+            self.logger.info("Listener '%s' bind to %s (max_connections=%s)", name, config.bind, config.max_connections)
         if self.settings is not None and self.settings.port == 0:
             self._make_node(next(iter(self.ports.values()), 0))
 
@@ -275,6 +275,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         if not self.transitions.is_started():
             log.debug("shutdown in state %s: nothing to do", self.transitions.state)
             return
+        self.logger.info("Shutting down broker...")
         self.transitions.shutdown()
         await self._fire(BrokerEvents.PRE_SHUTDOWN, PLUGIN_TIMEOUT)
         for server in self._servers.values():
@@ -292,6 +293,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         await self._close_listeners()
         self.node.sessions.clear()
         self.node.retained.clear()
+        self.logger.info("Broker closed")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.plugins_manager.wait_fired_events(), PLUGIN_TIMEOUT)
         await self._fire(BrokerEvents.POST_SHUTDOWN, PLUGIN_TIMEOUT)
@@ -416,12 +418,19 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         data: bytes | bytearray | None,
         qos: int | None = None,
     ) -> None:
-        """Keep a message for subscriptions to come, on this broker; without data: forget the topic's."""
+        """Keep a message for subscriptions to come; without data: forget the topic's.
+
+        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any message with RETAIN.
+        """
         if topic_name is None or (not data and topic_name not in self._retained_messages):
             return
-        sender = self.node.sessions.get(source_session.client_id) if source_session is not None else None
-        self.node.now = self.driver.time()
-        self.node.retain(Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender))
+        node = self.node
+        sender = node.sessions.get(source_session.client_id) if source_session is not None else None
+        node.now = self.driver.time()
+        message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
+        node.retain(message)
+        if node.federated:
+            node.relay.forward(message)
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:

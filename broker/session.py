@@ -6,7 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.connection import packet_size
 from broker.message import PACKET_IDS, Message, size_of
+from broker.wire.varint import read_length
+from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.connection import Connection
@@ -94,6 +97,8 @@ class Session:
         "inflight",
         "limited",
         "maximum_packet_size",
+        "missed",
+        "missed_bytes",
         "next_packet_id",
         "node",
         "outbox",
@@ -121,6 +126,8 @@ class Session:
         self.inflight: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
+        self.missed: list[Outgoing] | None = None  # at QoS 0, while away
+        self.missed_bytes = 0
         self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
         self.next_packet_id = 0
         self.receive_maximum = limits.MAX_INFLIGHT
@@ -157,6 +164,8 @@ class Session:
         node = self.node
         if qos == 0:
             if self.conn is None:
+                if node.config.keep_missed and (message.retain or message.qos == 0) and self._room():
+                    self.miss(message, retain, ids)
                 return
             if not ids and message.expires_at is None:
                 head, tail = message.halves(self.version, 0, retain)
@@ -224,15 +233,82 @@ class Session:
         self.outbox.append(data)
         self.node.counters.delivered += 1
 
-    def _enqueue(self, outgoing: Outgoing) -> None:
+    # ---------------------------------------------------------------- at QoS 0, for a client that is away
+
+    def _room(self) -> bool:
+        return self.missed is None or (len(self.missed) < limits.MAX_MISSED and self.missed_bytes < limits.MAX_MISSED_BYTES)
+
+    def miss(self, message: Message, retain: bool, ids: bytes) -> None:
+        """Keep a QoS 0 message if it was published with RETAIN, or to a subscription at QoS 1 or 2: there amqtt's users expect
+        it when they come back. The standard allows it (3.1.1, 3.1.2.4: "QoS 0 messages pending transmission")."""
+        if message.retain or self._counts_on(message.topic.decode()):
+            self.put_by(Outgoing(message, 0, retain, ids), tell=True)
+
+    def _counts_on(self, topic: str) -> bool:
+        for subscription in self.subscriptions.values():
+            if subscription.qos:
+                group, inner = split_shared(subscription.filter)
+                if group is None and matches(inner, topic):
+                    return True
+        return False
+
+    def miss_runs(self) -> None:
+        """Look through what the publish path left in the outbox of a client that is away: packets at QoS 0 without properties."""
+        outbox, self.outbox = self.outbox, []
+        if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
+            return
+        looks = limits.MAX_MISSED  # at so many in one turn, whether they are wanted or not
+        for data in outbox:
+            position = 0
+            while position < len(data) and looks and self._room():
+                looks -= 1
+                size = packet_size(data[position : position + 5])
+                length, body = read_length(data, position + 1)
+                start = body + 2 + (data[body] << 8 | data[body + 1])
+                payload = data[start + (self.version == 5) : body + length]
+                self.miss(Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b"")
+                position += size
+
+    def put_by(self, outgoing: Outgoing, *, tell: bool) -> None:
+        """Keep a message until the client comes. `tell`: plugins, too."""
+        if outgoing.qos:
+            if not self._append(outgoing):
+                return
+        elif self._room():
+            if self.missed is None:
+                self.missed = []
+            self.missed.append(outgoing)
+            self.missed_bytes += size_of(outgoing.message)
+        else:
+            return
+        if tell and self.node.hooks.events:
+            self.node.event("broker_retained_message", message=outgoing.message, session=self, qos=outgoing.qos)
+
+    def _send_missed(self) -> None:
+        missed, self.missed, self.missed_bytes = self.missed or [], None, 0
+        for outgoing in missed:
+            if outgoing.message.expired(self.node.now):
+                self.node.counters.expired += 1
+            else:
+                self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+
+    # ---------------------------------------------------------------- waiting at QoS 1 and 2
+
+    def _append(self, outgoing: Outgoing) -> bool:
         size = size_of(outgoing.message)
         if len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES:
             self.node.counters.dropped_queue_full += 1
-            return
+            return False
         self.queue.append(outgoing)
         self.queued_bytes += size
-        if self.conn is not None and len(self.queue) >= limits.HOLD_QUEUED:
-            self.node.hold_publishers(self.conn)
+        return True
+
+    def _enqueue(self, outgoing: Outgoing) -> None:
+        conn = self.conn
+        if conn is None:
+            self.put_by(outgoing, tell=True)
+        elif self._append(outgoing) and len(self.queue) >= limits.HOLD_QUEUED:
+            self.node.hold_publishers(conn)
 
     def pump(self) -> None:
         """Move waiting messages into the window as far as it goes."""
@@ -307,6 +383,8 @@ class Session:
                 self.queued_bytes += size_of(outgoing.message)
         self.queue.extendleft(reversed(late))
         self.pump()
+        if self.missed is not None:
+            self._send_missed()
 
     def _repeat(self, packet_id: int, outgoing: Outgoing) -> None:
         data = outgoing.message.packet(

@@ -27,6 +27,19 @@ LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_BIND = "0.0.0.0:1883"
 
 
+@dataclass(slots=True, frozen=True)
+class TlsSettings:
+    """How links to other brokers are dialled by TLS. Files are PEM."""
+
+    cafile: Path
+    """Whose certificates other brokers must have."""
+    certfile: Path | None = None
+    """What this broker shows. With it links are mutual: brokers come in by a listener that requires certificates, and no other."""
+    keyfile: Path | None = None
+    check_hostname: bool = False
+    """Whether a certificate must be for the address that was dialled."""
+
+
 @dataclass(slots=True)
 class FederationSettings:
     """What a broker needs to be one of many. Times in s."""
@@ -55,6 +68,8 @@ class FederationSettings:
     hello: float = 0.5
     link_timeout: float = 2.0
     td: float = 0.4
+    tls: TlsSettings | None = None
+    """None: links are dialled by plain TCP."""
 
     def node_config(self) -> NodeConfig:
         """Return the part that the node wants."""
@@ -100,6 +115,8 @@ class RunSettings:
     multicast_group: str = GROUP
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None
+    tls: TlsSettings | None = None
+    log_format: str = "text"
 
     def federation(
         self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
@@ -145,6 +162,7 @@ class RunSettings:
             hello=self.hello,
             link_timeout=self.link_timeout,
             td=self.td,
+            tls=self.tls,
         )
 
 
@@ -346,6 +364,28 @@ def _interfaces(value: object) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _tls(value: object) -> TlsSettings:
+    """Read cafile, certfile, keyfile and check_hostname; the files have to be there."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected cafile, certfile and keyfile, not {kind_of(value)}")
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        name = str(key).replace("-", "_")
+        if name == "check_hostname" and isinstance(entry, bool):
+            found[name] = entry
+        elif name in ("cafile", "certfile", "keyfile"):
+            found[name] = _path(entry)
+            if not found[name].is_file():
+                raise ValueError(f"{name}: cannot read {entry}: No such file")
+        else:
+            raise ValueError(f"{key!r} is not one of cafile, certfile, keyfile, check_hostname (true or false)")
+    if "cafile" not in found:
+        raise ValueError("needs cafile: whose certificates other brokers have")
+    if ("certfile" in found) != ("keyfile" in found):
+        raise ValueError("certfile and keyfile go together")
+    return TlsSettings(**found)
+
+
 class Option(NamedTuple):
     """One thing that can be set: how its value is read, whether it is a flag and a variable too, and its field."""
 
@@ -366,6 +406,7 @@ OPTIONS: dict[str, Option] = {
     "routing": Option(_routing),
     "admin": Option(_admin),
     "log_level": Option(_choice(*LEVELS)),
+    "log_format": Option(_choice("text", "json")),
     "capability": Option(_number(0.0, 1e8), flag=False),
     "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
     "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
@@ -373,6 +414,7 @@ OPTIONS: dict[str, Option] = {
     "multicast_group": Option(_group, flag=False),
     "multicast_port": Option(_port, flag=False),
     "interfaces": Option(_interfaces, flag=False),
+    "tls": Option(_tls, flag=False),
 }
 """Keys of the file's `federation:` section, with underscores; those with `flag` are flags and MQTTREE_ variables as well.
 

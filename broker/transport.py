@@ -6,9 +6,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from broker import limits
 from broker.connection import Connection
+from broker.proxy import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
     from broker.effects import Dial
@@ -78,13 +80,11 @@ class StreamProtocol(asyncio.Protocol):
     __slots__ = (
         "_on_close",
         "_on_open",
-        "close",
+        "_proxied",
         "conn",
         "dial",
         "driver",
         "listener",
-        "pause_reading",
-        "resume_reading",
         "transport",
         "write",
     )
@@ -96,6 +96,7 @@ class StreamProtocol(asyncio.Protocol):
         dial: Dial | None = None,
         on_open: Callable[[StreamProtocol], bool] | None = None,
         on_close: Callable[[StreamProtocol], None] | None = None,
+        proxied: ProxyHeader | None = None,
     ) -> None:
         self.driver = driver
         self.listener = listener
@@ -103,15 +104,13 @@ class StreamProtocol(asyncio.Protocol):
         self.conn: Connection | None = None
         self._on_open = on_open
         self._on_close = on_close
+        self._proxied = proxied
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the node."""
         transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
         self.transport = transport
         self.write = transport.write
-        self.pause_reading = _guarded(transport.pause_reading)
-        self.resume_reading = _guarded(transport.resume_reading)
-        self.close = transport.close
         transport.set_write_buffer_limits(HIGH_WATER)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -120,15 +119,10 @@ class StreamProtocol(asyncio.Protocol):
             transport.abort()
             return
         driver = self.driver
-        self.conn = driver.node.connection_made(
-            "out" if self.dial else "in",
-            peer_name(transport),
-            self.listener,
-            self,
-            driver.time(),
-            self.dial,
-        )
-        self.conn.secure = transport.get_extra_info("ssl_object")
+        peer, secure = describe(transport, self._proxied)
+        kind = "in" if self.dial is None else "out"
+        self.conn = driver.node.connection_made(kind, peer, self.listener, self, driver.time(), self.dial)
+        self.conn.secure = secure
         driver.wake()
 
     def data_received(self, data: bytes) -> None:
@@ -164,24 +158,76 @@ class StreamProtocol(asyncio.Protocol):
             self.conn.writable(self.driver.time())
             self.driver.wake()
 
+    def close(self) -> None:
+        """Close once everything written has gone out. After an error: say that nothing more comes, and read on for a while
+        what the peer still sends (TLS knows no half-closed connections)."""
+        transport = self.transport
+        if self.conn is not None and self.conn.linger and transport.can_write_eof() and not transport.is_closing():
+            transport.set_protocol(Lingering(self, transport, self.driver.loop))
+            self.resume_reading()
+            transport.write_eof()
+        else:
+            transport.close()
+
     def abort(self) -> None:
         """Close at once."""
         self.transport.abort()
 
-
-def _guarded(call: Callable[[], None]) -> Callable[[], None]:
-    """Wrap pause and resume of a transport: on one that is closing they raise, and mean nothing."""
-
-    def guarded() -> None:
+    def pause_reading(self) -> None:
+        """Stop reading. A transport that is closing raises, and means nothing; so below."""
         with suppress(RuntimeError):
-            call()
+            self.transport.pause_reading()
 
-    return guarded
+    def resume_reading(self) -> None:
+        """Read again."""
+        with suppress(RuntimeError):
+            self.transport.resume_reading()
+
+
+class Lingering(asyncio.Protocol):
+    """Takes over a connection that is being closed: nobody looks at what comes in."""
+
+    __slots__ = ("_of", "_timer")
+
+    def __init__(self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._of = of
+        self._timer = loop.call_later(limits.LINGER, transport.close)
+
+    def eof_received(self) -> bool:
+        """Close: the peer has heard us, or is gone."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node."""
+        self._timer.cancel()
+        self._of.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        self._of.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        self._of.resume_writing()
+
+
+def describe(transport: asyncio.BaseTransport, proxied: ProxyHeader | None) -> tuple[str, Any]:
+    """Return the name of the other end and its TLS object: as a load balancer says, if one stands in front."""
+    secure = transport.get_extra_info("ssl_object")
+    if proxied is None:
+        return peer_name(transport), secure
+    if proxied.common_name is not None:
+        secure = ProxiedCertificate(proxied.common_name)
+    return proxied.peer or peer_name(transport), secure
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
     """Return HOST:PORT of the other end, or the path of a Unix socket."""
-    name = transport.get_extra_info("peername")
+    return socket_name(transport.get_extra_info("peername"))
+
+
+def socket_name(name: object) -> str:
+    """Write a socket's address as HOST:PORT; that of a Unix socket, which has none, as its path or "unix"."""
     if isinstance(name, tuple):
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         return f"{host}:{name[1]}"

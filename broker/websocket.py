@@ -19,7 +19,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from broker import limits
-from broker.transport import HIGH_WATER, Driver, _guarded, peer_name
+from broker.proxy import ProxyHeader
+from broker.transport import HIGH_WATER, Driver, describe
 
 if TYPE_CHECKING:
     from broker.amqtt_listener import Listener
@@ -48,14 +49,15 @@ WAITING_POLL = 0.005
 class WebSocketProtocol(asyncio.Protocol):
     """One accepted WebSocket connection. Also the node's `Transport` for it."""
 
-    __slots__ = ("_buffer", "_entered", "_frames", "_server", "_timer", "conn", "driver", "listener", "transport")
+    __slots__ = ("_buffer", "_entered", "_frames", "_proxied", "_server", "_timer", "conn", "driver", "listener", "transport")
 
-    def __init__(self, driver: Driver, listener: str, server: Listener) -> None:
+    def __init__(self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
         self.driver = driver
         self.listener = listener
         self.conn: Connection | None = None
         self.transport: asyncio.Transport
         self._server = server
+        self._proxied = proxied
         self._entered: bool | None = False  # None: waits for a place
         self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet)
         self._timer: asyncio.TimerHandle | None = None
@@ -110,8 +112,9 @@ class WebSocketProtocol(asyncio.Protocol):
     def _begin(self) -> None:
         self._cancel()
         driver = self.driver
-        self.conn = driver.node.connection_made("in", peer_name(self.transport), self.listener, self, driver.time())
-        self.conn.secure = self.transport.get_extra_info("ssl_object")
+        peer, secure = describe(self.transport, self._proxied)
+        self.conn = driver.node.connection_made("in", peer, self.listener, self, driver.time())
+        self.conn.secure = secure
         driver.wake()
 
     def _payload(self, data: bytes) -> None:
@@ -197,11 +200,13 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Stop reading; TCP slows the peer down."""
-        _guarded(self.transport.pause_reading)()
+        with contextlib.suppress(RuntimeError):
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
-        _guarded(self.transport.resume_reading)()
+        with contextlib.suppress(RuntimeError):
+            self.transport.resume_reading()
 
 
 class AdapterTransport:

@@ -245,8 +245,11 @@ async def test_aiomqtt(one: Served, base: str, listener: str, protocol: aiomqtt.
             found.append((message.topic.value.removeprefix(f"{base}/"), message.payload, message.qos, message.retain))
             if message.payload == b"end":
                 break
-    expected = [(str(n % 3), str(n).encode(), n % 3, False) for n in range(30)]
-    assert found == [("retained", b"old", 1, True), *expected, ("end", b"end", 1, False)]
+    assert found[0] == ("retained", b"old", 1, True)
+    assert found[-1] == ("end", b"end", 1, False)
+    for qos in (0, 1, 2):  # paho, which is below, gives QoS 2 to its user at PUBREL only, so that others overtake it
+        expected = [(str(qos), str(n).encode(), qos, False) for n in range(qos, 30, 3)]
+        assert [message for message in found[1:-1] if message[2] == qos] == expected
 
 
 # ------------------------------------------------------------------ gmqtt

@@ -371,8 +371,11 @@ def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> 
     others = list(five.brokers)
     traffic = Traffic(make, others, base)
     traffic.flow(5)
+    before = {key: len(mids) for key, mids in traffic.sent.items()}
     sixth = five.add().up()
     try:
+        early = make(sixth.port)  # perhaps before there is any link
+        early.subscribe(f"{base}/#", 2)
         five.agree([*others, sixth])
         late = make(sixth.port)
         late.subscribe(f"{base}/late/#", 2)
@@ -381,8 +384,15 @@ def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> 
             publisher.publish(f"{base}/late/{index}", str(index), 2)
         assert sorted(late.got(5)) == [b"0", b"1", b"2", b"3", b"4"]
         late.publish(f"{base}/from", b"sixth", 1)
-        for subscriber in traffic.subscribers:
+        for subscriber in [*traffic.subscribers, early]:
             assert subscriber.got(1, f"{base}/from") == [b"sixth"]
+        traffic.flow(5)
+        for (i, qos), mids in traffic.sent.items():
+            topic, last = f"{base}/{i}/{qos}", str(len(mids) - 1).encode()
+            until(lambda t=topic, m=last: m in early.payloads(t), f"the newest of {topic} at the sixth")
+            numbers = [int(payload) for payload in early.payloads(topic)]
+            assert min(numbers) >= before[i, qos], "older than the broker"
+            assert numbers == list(range(numbers[0], len(mids)))
         assert sixth.terminate() == 0
         five.agree(others)
         traffic.flow(5)
@@ -460,7 +470,7 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
     with Cluster(tmp_path) as cluster:
         pair = [cluster.add("--secret-file", right) for _ in range(2)]
         cluster.agree(pair)
-        before = [(b.view()["epoch"], b.counter("links_opened")) for b in pair]
+        before = [(b.view()["root"], b.counter("links_opened")) for b in pair]
         subscriber = make(pair[1].port)
         subscriber.subscribe("t", 1)
         static = ["--discovery", "static", "--seed", pair[0].address]
@@ -496,7 +506,7 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
         for what, broker in outside.items():
             assert len(broker.lines("WARNING")) == (0 if what == "other cluster" else 1), what
         # Nobody else is disturbed.
-        assert [(b.view()["epoch"], b.counter("links_opened")) for b in pair] == before
+        assert [(b.view()["root"], b.counter("links_opened")) for b in pair] == before
         cluster.agree(pair)
         make(a.port).publish("t", b"inside", 1)
         for what, broker in outside.items():
@@ -506,23 +516,28 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
         assert subscriber.got(2) == [b"inside", b"end"]
 
 
-def capture(cluster: Cluster, secret: bytes | None, wanted: str) -> bytes:
-    """A datagram of the group from the broker with this id."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((GROUP, PORT))
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1"))
-        sock.settimeout(10)
+def overhear() -> socket.socket:
+    """Begin to hear the group on the loopback interface."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((GROUP, PORT))
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1"))
+    sock.settimeout(10)
+    return sock
 
-        def found() -> bytes:
-            data = sock.recv(2048)
-            try:
-                return data if decode(data, secret, cluster.cluster).id.hex() == wanted else b""
-            except ValueError:
-                return b""
 
-        datagram: bytes = until(found, f"an announcement of {wanted}")
-        return datagram
+def heard_of(sock: socket.socket, secret: bytes, cluster: str, wanted: str) -> bytes:
+    """An announcement of the broker with this id, heard before or now."""
+
+    def found() -> bytes:
+        data = sock.recv(2048)
+        try:
+            return data if decode(data, secret, cluster).id.hex() == wanted else b""
+        except ValueError:
+            return b""
+
+    datagram: bytes = until(found, f"an announcement of {wanted}")
+    return datagram
 
 
 def send_group(data: bytes) -> None:
@@ -537,14 +552,16 @@ def test_a_replayed_announcement_changes_nothing(tmp_path: Path) -> None:
     secret = "correct horse battery"
     with Cluster(tmp_path, "--secret-file", secret_file(tmp_path, "secret", secret)) as cluster:
         stay = [cluster.add() for _ in range(2)]
-        gone = cluster.add()
-        cluster.agree()
-        datagram = capture(cluster, secret.encode(), gone.view()["id"])
+        with overhear() as group:
+            gone = cluster.add()
+            cluster.agree()
+            datagram = heard_of(group, secret.encode(), cluster.cluster, gone.view()["id"])
         assert gone.terminate() == 0
         cluster.agree(stay)
 
         def facts() -> list[Any]:
-            return [(v["epoch"], v["links"][0]["peer"], v["members"], v["counters"]["discovery_dials"]) for v in views()]
+            counted = ("links_opened", "links_closed", "discovery_dials")
+            return [(v["root"], v["links"][0]["peer"], v["members"], [v["counters"][c] for c in counted]) for v in views()]
 
         def views() -> list[dict[str, Any]]:
             return [broker.view() for broker in stay]

@@ -400,11 +400,11 @@ def test_silent_handshakes_end() -> None:
 
 
 def test_a_seed_is_one_story() -> None:
-    first = run_seed(17)
-    again = run_seed(17)
+    first = run_seed(2)
+    again = run_seed(2)
     assert first.digest == again.digest
     assert first.transcript == again.transcript
-    assert run_seed(18).digest != first.digest
+    assert run_seed(3).digest != first.digest
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,44 @@
+"""TLS contexts of listeners and of links between brokers (RFC 8446, RFC 5280; MQTT 5, 4.12 and 5.4)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from broker.settings import TlsSettings
+
+
+def require_certificates(context: ssl.SSLContext) -> None:
+    """Let only clients in whose certificate is trusted (mutual TLS)."""
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def dial_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Make the context of links that we dial: who answers must have a certificate of the cluster's authority.
+
+    Whether it is for the address that was dialled is checked only when that was asked for: brokers find each other by
+    address, and the cluster's own authority vouches for nobody else.
+
+    Raises OSError (ssl.SSLError) and ValueError for files that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.check_hostname
+    context.load_verify_locations(settings.cafile)
+    if settings.certfile is not None:
+        context.load_cert_chain(settings.certfile, settings.keyfile)
+    return context
+
+
+def describe_error(error: Exception) -> str:
+    """Say in one line what a TLS error is about, without OpenSSL's source lines."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason).replace("_", " ").lower()
+    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+
+
+def links_on(listener: Any) -> bool:
+    """Whether brokers can dial a listener of this configuration by TLS."""
+    return bool(listener.ssl)
