@@ -2,71 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.aliases import Aliases
+from broker.authentication import Authentication, AuthenticationFailed
 from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
+from broker.reasons import explain, well_formed
 from broker.proxy import common_name
 from broker.session import NEVER, Session
-from broker.wire.constants import ReasonCode
-from broker.wire.decode import decode_connect
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
-from broker.wire.packets import Connack, Connect, Disconnect
+from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.properties import Properties, Property
 from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
+    from broker.access import Access
     from broker.node import Node
+
+
+MQTT_5 = b"\x00\x04MQTT\x05"
 
 
 class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
-    __slots__ = ("conn", "connect", "node", "version")
+    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "version")
 
     def __init__(self, node: Node, conn: Connection) -> None:
         self.node = node
         self.conn = conn
         self.connect: Connect | None = None
         self.version = 4
+        self.checking = False  # the client's password
+        self.authentication: Authentication | None = None
+        self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
 
     def packets(self, data: bytes, now: float) -> int:
-        """Take the CONNECT; everything behind it is for the connection's next owner."""
+        """Take the CONNECT, and AUTH while the client proves itself; what is behind that is for the connection's next owner."""
         conn = self.conn
+        position = 0
         try:
-            if not data:
-                return 0
-            if data[0] != 0x10:
-                raise ProtocolViolation("first packet is not CONNECT [MQTT-3.1.0-1]")
-            length, body = read_length(data, 1)
-            if body < 0:
-                return 0
-            end = body + length
-            if end > conn.max_packet_size:
-                raise ProtocolViolation("CONNECT is too large", ReasonCode.PACKET_TOO_LARGE)
-            if end > len(data):
-                return 0
-            connect = decode_connect(0x10, data[body:end])
-            self.connect = connect
-            self.version = connect.version
-            if connect.bridge:
-                if self.node.config.link_listener not in (None, conn.listener):
-                    raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
-                self.node.federation.accept(conn, connect, now)
-            else:
-                self._client(connect, now)
+            while conn.owner is self and position < len(data) and not (conn.waiting or conn.closing or conn.closed):
+                first = data[position]
+                if self.connect is None and first != 0x10:
+                    raise ProtocolViolation("first packet is not CONNECT [MQTT-3.1.0-1]")
+                length, body = read_length(data, position + 1)
+                if body < 0:
+                    return position
+                if self.connect is None and data[body : body + 7] == MQTT_5:
+                    self.version = 5  # also of a CONNECT that cannot be read further
+                end = body + length
+                if end - position > conn.max_packet_size:
+                    raise ProtocolViolation("CONNECT is too large", ReasonCode.PACKET_TOO_LARGE)
+                if end > len(data):
+                    return position
+                if self.connect is None:
+                    self._connect(data[body:end], now)
+                else:
+                    self._exchange(first, data[body:end], now)
+                position = end
         except WireError as error:
             self._refuse(error)
             return len(data)
-        if end < len(data) and conn.owner is not self and conn.owner is not None and not conn.closing:
-            if conn.waiting:
-                return end
-            return end + conn.owner.packets(data[end:], now)
-        return end
+        owner = conn.owner
+        if position < len(data) and owner is not self and owner is not None and not (conn.waiting or conn.closing):
+            return position + owner.packets(data[position:], now)
+        return position
+
+    def _connect(self, body: bytes, now: float) -> None:
+        connect = decode_connect(0x10, body)
+        self.node.counters.bytes_received += len(body) + 2
+        self.connect = connect
+        self.version = connect.version
+        if not connect.bridge:
+            self._client(connect, now)
+        elif self.node.config.link_listener not in (None, self.conn.listener):
+            raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
+        else:
+            self.node.federation.accept(self.conn, connect, now)
 
     def _refuse(self, error: WireError) -> None:
         node = self.node
@@ -75,8 +96,8 @@ class Handshake:
         last = b""
         if isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
             last = b"\x20\x02\x00\x01"
-        elif self.version == 5 and self.connect is not None:
-            last = encode_packet(Connack(False, error.reason), 5)
+        elif self.version == 5:
+            last = self._refusal(Connack(False, error.reason), error.message)
         self.conn.linger = True
         self.conn.close(last)
         node.forget(self.conn)
@@ -84,33 +105,133 @@ class Handshake:
     # ---------------------------------------------------------------- clients
 
     def _client(self, connect: Connect, now: float) -> None:
-        properties = connect.properties or {}
-        if self.conn.listener in self.node.config.identity_listeners:
+        node = self.node
+        if not self._room(connect, now):
+            return
+        if self.conn.listener in node.config.identity_listeners:
             connect.username = common_name(self.conn.secure)
             connect.password = None
             if connect.username is None:
                 self._turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
                 return
-        if Property.AUTHENTICATION_METHOD in properties:
-            self._turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, "asks for enhanced authentication")
-        elif not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
+        will = connect.will
+        method = (connect.properties or {}).get(Property.AUTHENTICATION_METHOD)
+        if not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
             # MQTT-3.1.3-8; 3.1 asks for a client id always
             self._turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
-        elif connect.will is not None and connect.will.qos > self.node.config.max_qos:  # MQTT-3.2.2-12
+        elif will is not None and will.qos > node.config.max_qos:  # MQTT-3.2.2-12
             self._turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
-        elif connect.will is not None and connect.will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
+        elif will is not None and will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
             self._turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
-        elif self.node.hooks.authenticate:
+        elif will is not None and will.retain and not node.config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
+            self._turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
+        elif will is not None and node.config.check_payload_format and not well_formed(will.payload, will.properties):
+            self._turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+        elif method is not None:
+            self._authenticate(connect, method, now)
+        else:
+            self._admit(connect, now)
+
+    def _room(self, connect: Connect, now: float) -> bool:
+        """Turn away who is to go elsewhere, or is one too many."""
+        node = self.node
+        config = node.config
+        old = node.sessions.get(connect.client_id)
+        if config.server_reference:
+            node.counters.redirected += 1
+            reason = ReasonCode.SERVER_MOVED if config.redirect_permanent else ReasonCode.USE_ANOTHER_SERVER
+            why = f"is to use {config.server_reference}"
+            self._turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
+        elif node.rate is not None and not node.rate.take(now):
+            self._turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
+        elif config.max_connections and node.connected >= config.max_connections and (old is None or old.conn is None):
+            self._turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {config.max_connections} connections")
+        else:
+            return True
+        return False
+
+    def _admit(self, connect: Connect, now: float) -> None:
+        """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do so by AUTH."""
+        if self.node.access is not None and not self._admitted(self.node.access, connect):
+            return
+        if self.checking or self.node.hooks.authenticate:
             self.conn.waiting = True
             self.node.effects.append(Authenticate(self, connect))
-        elif not self.node.config.allow_anonymous:
+        elif not self.node.config.allow_anonymous and self.authentication is None:
             self._turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
         else:
             self._accept(connect, now)
 
+    def _admitted(self, access: Access, connect: Connect) -> bool:
+        """Turn away who needs a user name and has none; else find out whether a password must be checked."""
+        node = self.node
+        listener = self.conn.listener
+        if connect.username is None:
+            if not access.lets_anonymous(listener):
+                self._turn_away(ReasonCode.NOT_AUTHORIZED, f"has no user name, which listener '{listener}' asks for")
+                return False
+        elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
+            if node.checking >= limits.PASSWORD_CHECKS:
+                self._turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
+                return False
+            self.checking = True
+            node.checking += 1
+        return True
+
+    # ---------------------------------------------------------------- enhanced authentication (MQTT 5, 4.12)
+
+    @property
+    def proven(self) -> str | None:
+        """The user's name if enhanced authentication has proven it: there is no password to be asked for."""
+        return self.authentication.username or None if self.authentication is not None else None
+
+    def _authenticate(self, connect: Connect, method: str, now: float) -> None:
+        begin = self.node.methods.get(method)
+        if begin is None:
+            self._turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, f"asks for the authentication method {shorten(method)}")
+            return
+        self.authentication = Authentication(method, begin)
+        data = (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
+        self._progress(lambda authentication: authentication.start(data), now)
+
+    def _exchange(self, first: int, body: bytes, now: float) -> None:
+        """Take a packet between CONNECT and CONNACK."""
+        packet = decode_packet(first, body, 5) if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT) else None
+        if isinstance(packet, Disconnect):
+            self.conn.close()
+            self.node.forget(self.conn)
+        elif isinstance(packet, Auth):
+            self._progress(lambda authentication: authentication.take(packet, connected=False), now)
+        else:
+            raise ProtocolViolation("neither AUTH nor DISCONNECT before CONNACK [MQTT-3.1.2-30]")
+
+    def _progress(self, step: Callable[[Authentication], Auth], now: float) -> None:
+        authentication, connect = self.authentication, self.connect
+        assert authentication is not None
+        assert connect is not None
+        try:
+            answer = step(authentication)
+            if not authentication.running and connect.username not in (None, authentication.username):
+                raise AuthenticationFailed("has proven to be another user than User Name says")
+        except AuthenticationFailed as error:
+            self.node.counters.authentication_failed += 1
+            self._turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
+            return
+        if authentication.running:
+            self.conn.send(encode_packet(answer, 5))
+        else:
+            connect.username = authentication.username
+            self._proof = answer.properties or {}
+            self._admit(connect, now)
+
+    # ---------------------------------------------------------------- answers
+
     def answered(self, allowed: bool, now: float) -> None:
-        """Go on after the authentication plugins' answer."""
+        """Go on after the answer of who checks passwords and of the authentication plugins."""
         conn = self.conn
+        if self.checking:
+            self.checking = False
+            self.node.checking -= 1
         if not conn.closed and not conn.closing and self.connect is not None:
             if allowed:
                 self._accept(self.connect, now)
@@ -121,20 +242,31 @@ class Handshake:
                 self._turn_away(reason, "failed to authenticate")
         conn.resume(now)
 
-    def _turn_away(self, reason: ReasonCode, why: str) -> None:
+    def _turn_away(self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "") -> None:
+        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead."""
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
         self.node.log("warning", f"client {shorten(connect.client_id)} at {self.conn.peer} {why}; refused")
-        code = int(reason) if connect.version == 5 else return_code(reason)
         self.conn.linger = True
-        self.conn.close(encode_packet(Connack(False, code), connect.version))
+        if connect.version == 5:
+            self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))
+        else:
+            self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
         self.node.forget(self.conn)
+
+    def _refusal(self, connack: Connack, why: str) -> bytes:
+        asked = self.connect.properties if self.connect is not None else None
+        maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE)
+        data = explain(connack, why, maximum)
+        if len(data) > maximum:
+            data = encode_packet(Connack(False, connack.code), 5)
+        return data if len(data) <= maximum else b""
 
     def _accept(self, connect: Connect, now: float) -> None:
         node = self.node
         conn = self.conn
-        answer: Properties = {}
+        answer: Properties = self._proof
         if not connect.client_id:
             connect.client_id = node.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
@@ -146,8 +278,8 @@ class Handshake:
         if old is not None and old.conn is not None:
             self._take_over(old)
             old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection
-        if old is not None and connect.clean_start:
-            node.end_session(old)
+        if old is not None and (connect.clean_start or (node.access is not None and old.username != connect.username)):
+            node.end_session(old)  # with users of ours, what waits for one of them is not for another
             old = None
         present = old is not None
         session = old if old is not None else Session(node, connect.client_id)
@@ -156,9 +288,14 @@ class Handshake:
         node.sessions[connect.client_id] = session
         self._configure(session, connect, answer)
         client = Client(node, conn, session, connect)
+        client.authentication = self.authentication
         client.keep_alive = self._keep_alive(connect, answer) * 1.5
         session.conn = conn
-        conn.outbox.append(self._connack(connect, present, answer))
+        connack = self._connack(connect, present, answer)
+        if len(connack) > session.maximum_packet_size:
+            self._give_up(client)
+            return
+        conn.outbox.append(connack)
         session.outbox = conn.outbox
         if len(conn.outbox) == 1:
             node.dirty.append(conn)
@@ -167,6 +304,13 @@ class Handshake:
         node.client_came(client, now)
         if present:
             session.redeliver()
+
+    def _give_up(self, client: Client) -> None:
+        """Close on a client whose Maximum Packet Size is below that of its CONNACK (MQTT-3.1.2-24)."""
+        client.session.will = None
+        self.node.connected += 1  # `client_gone` takes it back
+        self._turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
+        self.node.client_gone(client, "refused", graceful=True)
 
     def _take_over(self, old: Session) -> None:
         """Disconnect the connection that a newer one with its client id replaces (MQTT-3.1.4-3)."""
@@ -192,9 +336,17 @@ class Handshake:
         session.version = connect.version
         session.clean = connect.clean_start
         session.username = connect.username
+        permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
+        if permissions is not None or session.permissions is not None:
+            changed = changed or permissions is None or not permissions.same(session.permissions)
+            session.permissions = permissions
+            node.revoke(session)
         session.will = connect.will
         session.maximum_packet_size = maximum
         session.limited = maximum < limits.MAX_PACKET_SIZE
+        aliases = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out)
+        session.aliases = Aliases(aliases) if aliases else None
+        session.checked = session.limited or session.aliases is not None
         if connect.version == 5:
             asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
             session.expire_after(asked)
@@ -218,13 +370,30 @@ class Handshake:
 
     def _connack(self, connect: Connect, present: bool, answer: Properties) -> bytes:
         if connect.version == 5:
-            config = self.node.config
-            answer[Property.TOPIC_ALIAS_MAXIMUM] = limits.TOPIC_ALIAS_MAXIMUM
-            if config.max_qos < 2:
-                answer[Property.MAXIMUM_QOS] = config.max_qos
-            if config.max_packet_size < limits.MAX_PACKET_SIZE:
-                answer[Property.MAXIMUM_PACKET_SIZE] = config.max_packet_size
+            self._announce(connect, answer)
         return encode_packet(Connack(present and connect.version > 3, 0, answer or None), connect.version)
+
+    def _announce(self, connect: Connect, answer: Properties) -> None:
+        """Put what this broker is not, or not as usual, into a CONNACK (MQTT 5, 3.2.2.3)."""
+        config = self.node.config
+        if config.topic_alias_maximum:
+            answer[Property.TOPIC_ALIAS_MAXIMUM] = config.topic_alias_maximum
+        if config.max_qos < 2:
+            answer[Property.MAXIMUM_QOS] = config.max_qos
+        if config.max_packet_size < limits.MAX_PACKET_SIZE:
+            answer[Property.MAXIMUM_PACKET_SIZE] = config.max_packet_size
+        if config.receive_maximum < 65_535:
+            answer[Property.RECEIVE_MAXIMUM] = config.receive_maximum
+        for available, name in (
+            (config.retain_available, Property.RETAIN_AVAILABLE),
+            (config.wildcard_subscriptions, Property.WILDCARD_SUBSCRIPTION_AVAILABLE),
+            (config.subscription_identifiers, Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE),
+            (config.shared_subscriptions, Property.SHARED_SUBSCRIPTION_AVAILABLE),
+        ):
+            if not available:
+                answer[name] = 0
+        if config.response_information and (connect.properties or {}).get(Property.REQUEST_RESPONSE_INFORMATION):
+            answer[Property.RESPONSE_INFORMATION] = config.response_information.replace("%c", connect.client_id)
 
     # ---------------------------------------------------------------- end
 

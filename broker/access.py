@@ -6,7 +6,7 @@ Nothing here waits or looks anything up elsewhere. A rule is found by its topic 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,40 +35,34 @@ class Subject:
     listener: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """One line. `order`: the lowest that fits decides; `filter`: as written, with %u and %c."""
+    """One line: `order` is its place among all, the first that fits decides; `filter` is as written, with %u and %c."""
 
-    order: int
-    line: int
-    allow: bool
-    actions: int
-    filter: str
+    __slots__ = ("actions", "allow", "filter", "general", "line", "named", "order")
 
-    @property
-    def named(self) -> bool:
+    def __init__(self, order: int, line: int, allow: bool, actions: int, topic_filter: str) -> None:
+        self.order = order
+        self.line = line
+        self.allow = allow
+        self.actions = actions
+        self.filter = topic_filter
+        self.named = _NAMES.search(topic_filter) is not None
         """Whether the filter is another one for each client."""
-        return _NAMES.search(self.filter) is not None
-
-    def general(self) -> str:
-        """Return a filter without names that matches whatever this one matches for somebody."""
-        return "/".join("+" if _NAMES.search(level) else level for level in self.filter.split("/"))
+        self.general = "/".join("+" if _NAMES.search(level) else level for level in topic_filter.split("/"))
+        """A filter without names that matches whatever this one matches for somebody."""
 
 
 class Group:
     """The rules about one subject."""
 
-    __slots__ = ("named", "trie")
+    __slots__ = ("trie",)
 
     def __init__(self) -> None:
         self.trie: SubscriptionTrie[Rule] = SubscriptionTrie()
-        self.named: set[Rule] = set()
 
     def add(self, rule: Rule) -> None:
         """Take one more."""
-        self.trie.insert(rule.general(), rule.order, rule)
-        if rule.named:
-            self.named.add(rule)
+        self.trie.insert(rule.general, rule.order, rule)
 
 
 class Rules:
@@ -178,13 +172,13 @@ class Permissions:
         A name that would mean more than itself there (empty, with a wildcard or a slash, beginning with `$`) never does: a
         rule that allows does not apply (None), one that forbids holds for every name.
         """
-        if "%" not in rule.filter or not rule.named:
+        if not rule.named:
             return rule.filter
         names = {"%u": self.user, "%c": self.client_id}
         for mark in set(_NAMES.findall(rule.filter)):
             name = names[mark]
             if not name or name.startswith("$") or any(letter in name for letter in "+#/\0"):
-                return None if rule.allow else rule.general()
+                return None if rule.allow else rule.general
         return _NAMES.sub(lambda mark: names[mark.group()] or "", rule.filter)
 
 
@@ -224,20 +218,22 @@ def receivers(topic: str, sessions: Iterable[Session]) -> set[Session]:
 class Access:
     """What is in force: who must show a password, who may come without, and the rules."""
 
-    __slots__ = ("_anonymous", "pending", "rules", "users")
+    __slots__ = ("_anonymous", "_canonical", "rules", "users")
 
     def __init__(
         self,
         users: Container[str] | None = None,
         rules: Rules | None = None,
         anonymous: bool | Mapping[str, bool] | None = None,
+        canonical: Callable[[str], str] = str,
     ) -> None:
         """`users`: None: nobody's password is asked for here. `rules`: None: who is in may do everything.
-        `anonymous`: for all listeners or by listener, the others as None: yes where there are no users."""
+        `anonymous`: for all listeners or by listener, the others as None: yes where there are no users.
+        `canonical`: makes one of all spellings of a user name that `users` takes for the same."""
         self.users = users
         self.rules = rules
         self._anonymous = anonymous
-        self.pending = 0  # passwords being checked
+        self._canonical = canonical
 
     def lets_anonymous(self, listener: str) -> bool:
         """Whether a client without a user name may connect at a listener, as far as we have a say."""
@@ -248,14 +244,23 @@ class Access:
         """Whether a client's password has to be checked."""
         return self.users is not None and user is not None
 
-    def permissions(self, user: str | None, client_id: str, listener: str, *, certified: bool) -> Permissions | None:
+    def unknown(self, client_id: str) -> Permissions | None:
+        """Return what a session may of which nobody knows whose it is, and where it came from."""
+        return self.permissions(None, client_id, "", verified=False, certified=False)
+
+    def permissions(
+        self, user: str | None, client_id: str, listener: str, *, verified: bool, certified: bool
+    ) -> Permissions | None:
         """Return what a client may; None: everything.
 
-        `certified`: others than the users' file (a plugin, a certificate) say who the user is. If nobody does, a user name is a
-        mere claim and counts as none. Who would not be let in any more may nothing, without being thrown out.
+        `verified`: plugins have agreed to the user's name; `certified`: it is from a certificate, the users' file has no say. If
+        nobody looks at names, one is a mere claim and counts as none. Who would not be let in any more may nothing, without
+        being thrown out.
         """
-        if self.users is None and not certified:
+        if self.users is None and not (verified or certified):
             user = None
+        if user is not None:
+            user = self._canonical(user)
         if user is None:
             out = not self.lets_anonymous(listener)
         else:

@@ -17,7 +17,7 @@ from broker.listening import OPTIONS, ListenerOptions, OptionError, check_option
 from broker.settings import TlsSettings, split_bind
 from discovery.address import Address, is_loopback
 
-__all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "read_config"]
+__all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "link_listener", "read_config"]
 
 PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
 
@@ -116,13 +116,25 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         file.fail((*path, "ssl"), "a listener with ssl needs certfile and keyfile")
 
 
-def link_bind(config: BrokerConfig) -> Address | None:
-    """Return where other brokers are to dial: the default listener if it is plain TCP, else the first that is."""
-    listeners = dict(config.listeners)
-    for listener in [listeners.pop("default"), *listeners.values()]:
-        if listener.type is ListenerType.TCP and not listener.ssl and listener.bind is not None:
-            return split_bind(listener.bind)
+def link_listener(config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None) -> str | None:
+    """Return the listener that other brokers are to dial: the default one if it is plain TCP (with `tls`: TLS, and with a
+    certificate of ours, one that requires theirs), else the first that is."""
+    options = split_options((data or {}).get("listeners", {"default": {}}))[1]
+    name: str
+    for name in ["default", *(name for name in config.listeners if name != "default")]:
+        listener, ours = config.listeners[name], options.get(name, ListenerOptions())
+        if listener.type is not ListenerType.TCP or listener.bind is None or unix_path(listener.bind) is not None:
+            continue
+        required = tls is not None and tls.certfile is not None
+        if bool(listener.ssl) is (tls is not None) and not ours.proxy_protocol and ours.require_certificate >= required:
+            return name
     return None
+
+
+def link_bind(config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None) -> Address | None:
+    """Return where `link_listener` binds."""
+    name = link_listener(config, data, tls)
+    return None if name is None else split_bind(str(config.listeners[name].bind))
 
 
 def describe_listeners(config: BrokerConfig) -> str:
@@ -132,18 +144,20 @@ def describe_listeners(config: BrokerConfig) -> str:
         if listener.type is ListenerType.EXTERNAL:
             found.append("external")
         elif listener.bind is not None:
-            address = split_bind(listener.bind, PORTS[listener.type])
             secure = {ListenerType.TCP: "tls ", ListenerType.WS: "wss "}
             plain = {ListenerType.TCP: "", ListenerType.WS: "ws "}
             kind = (secure if listener.ssl else plain)[listener.type]
-            found.append(f"{kind}{Address(address.host or '0.0.0.0', address.port)}")
+            path = unix_path(listener.bind)
+            address = split_bind(listener.bind, PORTS[listener.type]) if path is None else None
+            where = f"unix:{path}" if address is None else Address(address.host or "0.0.0.0", address.port)
+            found.append(f"{kind}{where}")
     return ", ".join(found) or "nothing"
 
 
 def exposed(config: BrokerConfig) -> bool:
     """Say whether other machines can reach a listener."""
     binds = [listener.bind for listener in config.listeners.values() if listener.type is not ListenerType.EXTERNAL]
-    return any(not is_loopback(split_bind(bind).host) for bind in binds if bind is not None)
+    return any(not is_loopback(split_bind(bind).host) for bind in binds if bind is not None and unix_path(bind) is None)
 
 
 def explain(error: Exception, file: ConfigFile | None) -> ConfigError:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import socket
+import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from amqtt.broker import Server
 
+from broker.listening import ListenerOptions
 from broker.proxy import ProxyHeader
+from broker.sockets import ProxiedServer, UnixSocket, bind_all
 from broker.transport import StreamProtocol
 
 BACKLOG = 4096
@@ -16,6 +22,9 @@ BACKLOG = 4096
 
 MAX_PARKED = 4096
 """connections of one listener that wait for a place; more are closed. Each costs a socket and nothing else."""
+
+TLS_TIMEOUT = 10.0
+"""s; for a TLS handshake: a connection that does nothing costs a socket."""
 
 PARKED_BYTES = 64 * 1024
 """bytes taken from a connection that waits: what was under way when we stopped reading. More: closed."""
@@ -40,8 +49,16 @@ class Waiting(Protocol):
 class Listener(Server):  # type: ignore[misc]
     """One listener and its places (`max_connections` of amqtt; 0 or less: as many as come)."""
 
-    def __init__(self, listener_name: str, server_instance: Any, max_connections: int = -1) -> None:
+    def __init__(
+        self,
+        listener_name: str,
+        server_instance: Any,
+        max_connections: int = -1,
+        options: ListenerOptions | None = None,
+    ) -> None:
         super().__init__(listener_name, server_instance, max_connections)
+        self.options = options or ListenerOptions()
+        self.unix: UnixSocket | None = None
         self.parked: deque[Waiting] = deque()
         self.refused = 0
         self.closing = False
@@ -74,6 +91,42 @@ class Listener(Server):  # type: ignore[misc]
             self.parked.popleft().admitted()
         else:
             self.conn_count -= 1
+
+    async def listen(
+        self,
+        accept: Callable[[ProxyHeader | None], asyncio.Protocol],
+        where: tuple[str | None, int] | str,
+        context: ssl.SSLContext | None,
+        refused: Callable[[str], None],
+    ) -> Any:
+        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers.
+
+        Raises OSError.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(where, str):
+            self.unix = UnixSocket(where, self.options.socket_mode, BACKLOG)
+        if self.options.proxy_protocol:
+            if self.unix is not None:
+                sockets = [self.unix.sock]
+            else:
+                found = await loop.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                sockets = bind_all(found, BACKLOG)
+            return ProxiedServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, refused=refused)
+        options: dict[str, Any] = {"backlog": BACKLOG}
+        if context is not None:
+            options |= {"ssl": context, "ssl_handshake_timeout": TLS_TIMEOUT}
+        if self.unix is not None:
+            return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, **options)
+        return await loop.create_server(lambda: accept(None), where[0], int(where[1]), reuse_address=True, **options)
+
+    async def close_instance(self) -> None:
+        """Close, and remove the file of a Unix socket."""
+        try:
+            await super().close_instance()
+        finally:
+            if self.unix is not None:
+                self.unix.remove()
 
     def close_listening(self) -> None:
         """Accept no more, and send away who waits."""
@@ -136,8 +189,12 @@ class ListenerProtocol(StreamProtocol):
             self._server.leave(self)
 
 
-def listen_error(listener: str, host: str | None, port: int, error: Exception) -> str:
+def listen_error(listener: str, bind: tuple[str | None, int] | str, error: Exception) -> str:
     """Say in one line why a listener could not be opened."""
-    where = f"{'*' if host is None else f'[{host}]' if ':' in host else host}:{port}"
+    if isinstance(bind, str):
+        where = f"unix:{bind}"
+    else:
+        host, port = bind
+        where = f"{'*' if host is None else f'[{host}]' if ':' in host else host}:{port}"
     reason = REASONS.get(getattr(error, "errno", None) or 0) or getattr(error, "strerror", None) or str(error)
     return f"listener '{listener}': cannot listen on {where}: {reason}"

@@ -178,6 +178,7 @@ def _parser() -> Parser:
     run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (flood)")
     run.add_argument("--admin", metavar="HOST:PORT", help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)")
     run.add_argument("--log-level", metavar="debug|info|warning|error", help="what is logged (info)")
+    run.add_argument("--log-format", metavar="text|json", help="lines for people or JSON objects (text)")
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)  # ends with its standard input
     status = commands.add_parser("status", help="show the tree as a broker sees it", allow_abbrev=False)
     status.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
+from broker.authentication import Authentication, authenticate_again
+from broker.availability import UNLIMITED, Window, check_publish
 from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.message import PACKET_IDS, Message
-from broker.session import RELEASED, Session, Subscription
+from broker.reasons import explain, well_formed
+from broker.session import RELEASED, Session
+from broker.subscribing import grant, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import (
+    Auth,
     Connect,
     Disconnect,
     Pingreq,
@@ -24,16 +29,14 @@ from broker.wire.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    SubscriptionRequest,
-    Unsuback,
     Unsubscribe,
 )
-from broker.wire.properties import Property, encode_properties
+from broker.wire.properties import Properties, Property, encode_properties
 from broker.wire.strings import shorten
 from broker.wire.varint import read_length
-from routing.topics import split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
+    from broker.access import Permissions, Rule
     from broker.fanout import Route
     from broker.node import Node, Timer
 
@@ -44,7 +47,22 @@ NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Propert
 class Client:
     """What speaks on a connection once its CONNECT was accepted; see `broker.accept` for everything before."""
 
-    __slots__ = ("_aliases", "conn", "connect", "keep_alive", "node", "routes", "session", "timer", "version")
+    __slots__ = (
+        "_aliases",
+        "_explains",
+        "_fast_qos",
+        "_told",
+        "_window",
+        "authentication",
+        "conn",
+        "connect",
+        "keep_alive",
+        "node",
+        "routes",
+        "session",
+        "timer",
+        "version",
+    )
 
     def __init__(self, node: Node, conn: Connection, session: Session, connect: Connect) -> None:
         self.node = node
@@ -52,10 +70,33 @@ class Client:
         self.session = session
         self.connect = connect
         self.version = connect.version
-        self.routes = node.fanout.routes
+        self.routes: dict[bytes, Route] = {}  # the fanout's own, or with rules in force those that the client may publish to
+        self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: Timer | None = None  # of the keep-alive
+        self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self._aliases: dict[int, bytes] = {}
+        # whether the client wants to know why something was refused (MQTT-3.1.2-29)
+        self._explains = self.version == 5 and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
+        config = node.config
+        self._window: Window | None = None  # the Receive Maximum towards us, when there is one
+        self._fast_qos = config.max_qos  # QoS 0 to this take the fast path
+        if config.receive_maximum < UNLIMITED and self.version == 5:
+            self._window = Window(config.receive_maximum, session.incoming)
+            self._fast_qos = 0
+        self._told = False  # the log says that a rule refused something
+
+    def choose_routes(self) -> None:
+        """Look routes up in the fanout, or with rules in force in a part of it: the topics that the client may publish to."""
+        self.routes = self.node.fanout.routes if self.session.permissions is None else {}
+
+    def forget_routes(self) -> None:
+        """Have the rules asked again, or nothing more: the client goes."""
+        if self.routes is not self.node.fanout.routes:
+            for route in self.routes.values():
+                if route.viewers is not None:
+                    route.viewers.discard(self)
+            self.routes.clear()
 
     # ---------------------------------------------------------------- hot path
 
@@ -73,7 +114,6 @@ class Client:
         raw: tuple[Session, ...] | None = None  # who gets the run data[begin:position], `messages` packets, as it is
         begin = messages = 0
         previous: Route | None = None
-        node.counters.bytes_received += size
         try:
             while position + 2 <= size:
                 length = data[position + 1]
@@ -139,16 +179,18 @@ class Client:
         except WireError as error:
             if raw is not None:
                 self._deliver_run(raw, data[begin:position], messages)
+            node.counters.bytes_received += size
             self.fail(error)
             return size
         if raw is not None:
             self._deliver_run(raw, data if position - begin == size else data[begin:position], messages)
+        node.counters.bytes_received += position
         return position
 
     def _deliver_run(self, targets: tuple[Session, ...], chunk: bytes, messages: int) -> None:
         """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it is."""
         counters = self.node.counters
-        counters.published += messages
+        counters.published_runs += messages
         counters.delivered += messages * len(targets)
         dirty = self.node.dirty
         for session in targets:
@@ -163,7 +205,7 @@ class Client:
         packet = end - position
         after = run_end(data, position, start, end)
         chunk = data[position:after]
-        node.counters.published += len(chunk) // packet
+        node.counters.published_runs += len(chunk) // packet
         node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
         if route.forward and node.federated:
             node.relay.forward_run(chunk, start - position, packet, self.version)
@@ -177,6 +219,7 @@ class Client:
         session = self.session
         inflight = session.inflight
         answers: list[bytes] = []
+        begin = position
         while position + 4 <= size and data[position] == first and data[position + 1] == 2:
             packet_id = data[position + 2] << 8 | data[position + 3]
             if first == 0x62:
@@ -202,7 +245,10 @@ class Client:
                 else:
                     break
             position += 4
+        counters = self.node.counters
+        counters.packets_acknowledging += (position - begin) // 4
         if answers:
+            counters.answers_run += len(answers)
             self.conn.send(b"".join(answers))
         if session.queue:
             session.pump()
@@ -223,7 +269,7 @@ class Client:
         route = self.routes.get(topic)
         qos = first >> 1 & 3
         node = self.node
-        if route is None or not packet_id or qos > node.config.max_qos:
+        if route is None or not packet_id or qos > self._fast_qos:
             return False
         if qos == 1:
             answer = b"\x40\x02"
@@ -235,7 +281,7 @@ class Client:
         message = Message(topic, data[payload:end], qos, False, b"", None, self.session)
         # A receiver of the same version gets the very bytes but for the packet identifier.
         message.cache = {self.version << 3 | qos << 1: (data[position:start], data[start + 2 : end])}
-        node.counters.published += 1
+        node.counters.published_acknowledged += 1
         node.fanout.deliver(route, message)
         if route.forward and node.federated:
             node.relay.forward(message)
@@ -249,6 +295,7 @@ class Client:
 
     def _packet(self, first: int, body: bytes) -> None:
         kind = first >> 4
+        self.node.counters.packets_single += 1
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
         if kind == PacketType.CONNECT:
@@ -268,11 +315,13 @@ class Client:
             case Pingreq():
                 self.send(PINGRESP)
             case Subscribe():
-                self._subscribe(packet)
+                subscribe(self, packet)
             case Unsubscribe():
-                self._unsubscribe(packet)
+                unsubscribe(self, packet)
             case Disconnect():
                 self._disconnect(packet)
+            case Auth():
+                authenticate_again(self, packet, self.node.now)
             case _:
                 name = PacketType(kind).name
                 raise ProtocolViolation(f"{name} is not for a client to send here")
@@ -281,6 +330,7 @@ class Client:
         """Queue whole packets for this client."""
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_sent", {"client": self, "data": data}))
+        self.node.counters.answers_single += 1
         self.conn.send(data)
 
     def _publish(self, packet: Publish) -> None:
@@ -299,20 +349,30 @@ class Client:
             if rest:
                 whole = encode_properties(rest)
                 encoded = whole[1:] if whole[0] < 128 else whole[read_length(whole, 0)[1] :]
-        if packet.qos > self.node.config.max_qos:
-            raise ProtocolViolation("QoS above the Maximum QoS [MQTT-3.2.2-11]", ReasonCode.QOS_NOT_SUPPORTED)
+        config = self.node.config
+        check_publish(packet, self.version, config)
         session = self.session
         packet_id = packet.packet_id or 0
+        if packet.qos and self._window is not None:
+            self._window.check(session.incoming, packet_id)
+            # QoS 1 need not be looked at while QoS 2 cannot have filled the window
+            self._fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < self._window.maximum else 0
         if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
             self.send(b"\x50\x02" + PACKET_IDS[packet_id])
             return
         message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
+        if properties and config.check_payload_format and not well_formed(packet.payload, properties):
+            why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
+            if not packet.qos:
+                raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
+            self._refuse(message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
+            return
         self._accept(message, packet_id)
 
     def _aliased(self, topic: bytes, alias: int | None) -> bytes:
         if alias is None:
             return topic
-        if alias == 0 or alias > limits.TOPIC_ALIAS_MAXIMUM:
+        if alias == 0 or alias > self.node.config.topic_alias_maximum:
             raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
         if topic:
             self._aliases[alias] = topic
@@ -326,16 +386,43 @@ class Client:
         node = self.node
         if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
             raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
-        node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
+        route = node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
         if node.hooks.events:
             node.event("broker_message_received", client=self, message=message, packet_id=packet_id)
         if message.topic[:1] == b"$":
-            self._refuse(message, packet_id)  # MQTT-4.7.2: the server's own; not between clients
+            self._refuse(message, packet_id, why="topics that begin with $ are the broker's own")  # MQTT-4.7.2
+        elif (
+            (permissions := self.session.permissions) is not None
+            and message.topic not in self.routes
+            and not self._permitted(permissions, message.topic, route)
+        ):
+            self._refuse(message, packet_id)
         elif node.hooks.topics:
             self.conn.waiting = True
             node.effects.append(AuthorizePublish(self, message, packet_id))
         else:
             self._take(message, packet_id)
+
+    def _permitted(self, permissions: Permissions, topic: bytes, route: Route) -> bool:
+        """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
+        rule = permissions.publish_rule(topic.decode())
+        if rule is not None and rule.allow:
+            if len(self.routes) >= limits.PERMITTED_TOPICS:
+                self.forget_routes()
+            self.node.fanout.show(route, topic, self)
+            return True
+        self.note_refusal("publish to", topic.decode(), rule)
+        return False
+
+    def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
+        """Say what was refused and why; at the level info once for a connection, as one that tries again is no news."""
+        level = "debug" if self._told else "info"
+        self._told = True
+        why = "no rule allows it" if rule is None else f"line {rule.line} of the rules"
+        user = self.session.username
+        name = "" if user is None else f", user {shorten(user)},"
+        client_id = shorten(self.session.client_id)
+        self.node.log(level, f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}")
 
     def _take(self, message: Message, packet_id: int) -> None:
         node = self.node
@@ -348,15 +435,28 @@ class Client:
             node.event("broker_message_broadcast", client=self, message=message, packet_id=packet_id)
         node.publish(message)
 
-    def _refuse(self, message: Message, packet_id: int) -> None:
+    def _refuse(
+        self,
+        message: Message,
+        packet_id: int,
+        reason: int = ReasonCode.NOT_AUTHORIZED,
+        why: str = "not authorized to publish to this topic",
+    ) -> None:
         self.node.counters.publish_refused += 1
-        reason = ReasonCode.NOT_AUTHORIZED if self.version == 5 else 0
+        reason = reason if self.version == 5 else 0
         if message.qos == 1:
-            self.send(encode_packet(Puback(packet_id, reason), self.version))
+            self.answer(Puback(packet_id, reason), why)
         elif message.qos == 2:
             if not reason:
                 self.session.incoming.add(packet_id)
-            self.send(encode_packet(Pubrec(packet_id, reason), self.version))
+            self.answer(Pubrec(packet_id, reason), why)
+
+    def answer(self, packet: Puback | Pubrec | Suback, why: str) -> None:
+        """Send an answer; `why` something was refused ("": nothing was) for clients that want to know."""
+        if self._explains:
+            self.send(explain(packet, why, self.session.maximum_packet_size))
+        else:
+            self.send(encode_packet(packet, self.version))
 
     def publish_answered(self, effect: AuthorizePublish, allowed: bool, now: float) -> None:
         """Go on after the topic plugins' answer."""
@@ -397,81 +497,14 @@ class Client:
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 
-    # ---------------------------------------------------------------- subscriptions
-
-    def _subscribe(self, packet: Subscribe) -> None:
-        if self.node.hooks.topics:
-            self.conn.waiting = True
-            self.node.effects.append(AuthorizeSubscribe(self, packet))
-        else:
-            self._subscribe_allowed(packet, [True] * len(packet.filters))
-
     def subscribe_answered(self, effect: AuthorizeSubscribe, allowed: list[bool], now: float) -> None:
         """Go on after the topic plugins' answer."""
         if not (self.conn.closed or self.conn.closing):
             try:
-                self._subscribe_allowed(effect.packet, allowed)
+                grant(self, effect.packet, allowed)
             except WireError as error:
                 self.fail(error)
         self.conn.resume(now)
-
-    def _subscribe_allowed(self, packet: Subscribe, allowed: list[bool]) -> None:
-        identifiers = (packet.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER)
-        identifier = identifiers[0] if identifiers else 0
-        codes = []
-        retained: list[tuple[Message, Subscription]] = []
-        for request, permitted in zip(packet.filters, allowed, strict=True):
-            code = self._grant(request, permitted)
-            codes.append(code)
-            if code < 0x80:
-                retained += self._add(request, code, identifier)
-        self.send(encode_packet(Suback(packet.packet_id, codes), self.version))
-        for request, code in zip(packet.filters, codes, strict=True):
-            if code < 0x80 and self.node.hooks.events:
-                self.node.event("broker_client_subscribed", client=self, topic=request.filter, qos=code)
-        self.node.deliver_retained(self.session, retained)
-
-    def _grant(self, request: SubscriptionRequest, permitted: bool) -> int:
-        five = self.version == 5
-        session = self.session
-        code = 0
-        if not acceptable(request.filter):
-            code = ReasonCode.TOPIC_FILTER_INVALID
-        elif not permitted:
-            code = ReasonCode.NOT_AUTHORIZED
-        elif (
-            len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS and request.filter not in session.subscriptions
-        ):
-            code = ReasonCode.QUOTA_EXCEEDED
-        if code:
-            self.node.counters.subscriptions_refused += 1
-            return int(code) if five else 0x80
-        return min(request.qos, self.node.config.max_qos)
-
-    def _add(self, request: SubscriptionRequest, qos: int, identifier: int) -> list[tuple[Message, Subscription]]:
-        session = self.session
-        group, inner = split_shared(request.filter)
-        known = request.filter in session.subscriptions
-        subscription = Subscription(
-            session, request.filter, qos, request.no_local, request.retain_as_published, identifier
-        )
-        self.node.fanout.subscribe(subscription, group, inner)
-        if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known):
-            return []  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
-        return [(m, subscription) for m in self.node.retained.match(inner, self.node.now)]
-
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
-        codes: list[int] = []
-        for topic_filter in packet.filters:
-            if not acceptable(topic_filter):
-                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
-                continue
-            group, inner = split_shared(topic_filter)
-            known = self.node.fanout.unsubscribe(self.session, topic_filter, group, inner)
-            codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-            if self.node.hooks.events:
-                self.node.event("broker_client_unsubscribed", client=self, topic=topic_filter)
-        self.send(encode_packet(Unsuback(packet.packet_id, codes), self.version))
 
     # ---------------------------------------------------------------- end
 
@@ -495,11 +528,16 @@ class Client:
         else:
             node.counters.protocol_errors += 1
         node.log("warning", f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed")
-        self.shut(error.reason)
+        self.shut(error.reason, error.message)
 
-    def shut(self, reason: int) -> None:
+    def shut(self, reason: int, why: str = "", properties: Properties | None = None) -> None:
         """Close from our side; MQTT 5 clients are told why (MQTT-3.14)."""
-        last = encode_packet(Disconnect(reason), 5) if self.version == 5 else b""
+        last = b""
+        if self.version == 5:
+            maximum = self.session.maximum_packet_size
+            last = explain(Disconnect(reason, properties), why, maximum)
+            if len(last) > maximum:
+                last = encode_packet(Disconnect(reason), 5)
         self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN  # then nobody waits for anybody
         self.conn.close(last)
         self.node.client_gone(self, f"closed ({int(reason):#04x})", graceful=False)
@@ -528,11 +566,6 @@ class Client:
 
     def drained(self, now: float) -> None:
         """Nothing to do: the session pumps on acknowledgements."""
-
-
-def acceptable(topic_filter: str) -> bool:
-    """Whether a client may subscribe to `topic_filter` as far as its form goes."""
-    return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
 
 
 def run_end(data: bytes, position: int, start: int, end: int) -> int:

@@ -43,6 +43,28 @@ class NodeConfig:
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None
+    receive_maximum: int = 65_535
+    """QoS 1 and 2 messages that a client may have under way to us on one connection (MQTT 5, 3.2.2.3.3)."""
+    topic_alias_maximum: int = limits.TOPIC_ALIAS_MAXIMUM
+    """Aliases that a client may use towards us; 0: none."""
+    topic_aliases_out: int = limits.TOPIC_ALIASES_OUT
+    """Aliases that we use towards a client that takes them; 0: none."""
+    retain_available: bool = True
+    wildcard_subscriptions: bool = True
+    shared_subscriptions: bool = True
+    subscription_identifiers: bool = True
+    check_payload_format: bool = True
+    """Refuse a payload that is not the UTF-8 text that its Payload Format Indicator promises (0x99)."""
+    response_information: str = ""
+    """Given to clients that ask for it, `%c` their client id (MQTT 5, 3.2.2.3.15)."""
+    server_reference: str = ""
+    """Where every client is sent, "": nowhere (MQTT 5, 4.13)."""
+    redirect_permanent: bool = False
+    """With `server_reference`: for good (0x9D) or for now (0x9C)."""
+    max_connections: int = 0
+    """Clients connected at a time, 0: any number."""
+    connection_rate: float = 0.0
+    """Clients that may connect a second, 0: any number."""
     connect_timeout: float = limits.CONNECT_TIMEOUT
     identity_listeners: frozenset[str] = frozenset()
     """Listeners whose clients are called what their certificates say."""

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 class Counters:
     """Everything counted; `as_dict` is what /api/federation and /metrics show."""
 
-    published: int = 0  # application messages accepted from clients (and wills)
+    published_runs: int = 0  # application messages accepted from clients: at QoS 0 in runs,
+    published_acknowledged: int = 0  # at QoS 1 and 2 on the fast path,
+    published_single: int = 0  # and all others; wills and the broker's own, too
     delivered: int = 0  # PUBLISH packets queued to clients
     forwarded: int = 0  # PUBLISH packets queued to links
     received_link: int = 0  # PUBLISH packets accepted from links
@@ -17,10 +19,17 @@ class Counters:
     replayed: int = 0  # PUBLISH packets sent again to a link after a repair
     link_bytes_control: int = 0
     link_bytes_data: int = 0
+    packets_single: int = 0  # packets from clients: those that no run took,
+    packets_acknowledging: int = 0  # and acknowledgements in runs
+    answers_single: int = 0  # packets to clients that are no PUBLISH: one by one,
+    answers_run: int = 0  # and in runs
     bytes_received: int = 0
     bytes_sent: int = 0
+    accepted: int = 0  # connections, before anything was said on them
     connects: int = 0
     connects_refused: int = 0
+    authentication_failed: int = 0  # of enhanced authentication, at CONNECT or later
+    redirected: int = 0
     connect_timeout: int = 0
     keep_alive_timeout: int = 0
     taken_over: int = 0
@@ -36,7 +45,9 @@ class Counters:
     subscriptions_refused: int = 0
     retained_refused: int = 0
     sessions_refused: int = 0
+    sessions_expired: int = 0
     wills: int = 0
+    internal: int = 0  # messages that the broker or a plugin published
     links_opened: int = 0
     links_closed: int = 0
     links_refused: int = 0
@@ -51,6 +62,43 @@ class Counters:
     plugin_errors: int = 0
     proxy_garbage: int = 0  # connections without a PROXY header where one is required
 
+    @property
+    def published(self) -> int:
+        """Application messages accepted from clients, wills and the broker's own."""
+        return self.published_runs + self.published_acknowledged + self.published_single
+
+    @property
+    def publish_received(self) -> int:
+        """PUBLISH packets from clients that were accepted."""
+        return self.published - self.wills - self.internal
+
+    @property
+    def packets_received(self) -> int:
+        """MQTT packets from clients."""
+        fast = self.published_runs + self.published_acknowledged + self.packets_acknowledging
+        return fast + self.packets_single + self.connects + self.connects_refused
+
+    @property
+    def packets_sent(self) -> int:
+        """MQTT packets to clients."""
+        answers = self.published_acknowledged + self.answers_single + self.answers_run
+        return self.delivered + answers + self.connects + self.connects_refused
+
+    @property
+    def dropped(self) -> int:
+        """PUBLISH packets that a client should have had and did not get."""
+        return self.dropped_slow_consumer + self.dropped_queue_full + self.dropped_too_large
+
     def as_dict(self) -> dict[str, int]:
-        """Return name -> value."""
-        return asdict(self)
+        """Return name -> value, sums instead of what is counted apart only because that is cheaper."""
+        found = {name: value for name, value in asdict(self).items() if name not in _PARTS}
+        sums = {"published": self.published, "packets_received": self.packets_received, "packets_sent": self.packets_sent}
+        return sums | found
+
+
+_PARTS = frozenset(
+    {
+        "published_runs", "published_acknowledged", "published_single",
+        "packets_single", "packets_acknowledging", "answers_single", "answers_run",
+    }
+)  # fmt: skip

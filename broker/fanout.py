@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.access import receivers
 from broker.effects import AuthorizeReceive
 from broker.message import PACKET_IDS, Message
 from broker.session import Session, SharedOutgoing, Subscription
@@ -17,6 +18,7 @@ from routing.topics import valid_topic_name
 from routing.trie import SubscriptionTrie
 
 if TYPE_CHECKING:
+    from broker.client import Client
     from broker.node import Node
 
 
@@ -76,12 +78,14 @@ class Delivery:
 class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
-    __slots__ = ("deliveries", "forward", "plain4", "plain5", "raw4", "raw5", "shared", "special")
+    __slots__ = ("deliveries", "forward", "permitted", "plain4", "plain5", "raw4", "raw5", "shared", "special", "viewers")
 
     def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
         self.deliveries = deliveries
         self.shared = shared
         self.forward = forward  # goes over links: every topic that does not begin with '$'
+        self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
+        self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force
         self.plain4: list[Session] = []
         self.plain5: list[Session] = []
         self.special: list[Delivery] = []
@@ -117,6 +121,7 @@ class Fanout:
         self.routes: dict[bytes, Route] = {}
         self._interned: Interned = {}
         self._receivers = 0  # in all of `routes`
+        self._viewed = False  # some routes have `viewers`
         self._waiting: deque[AuthorizeReceive] = deque()
 
     # ---------------------------------------------------------------- subscriptions
@@ -153,18 +158,27 @@ class Fanout:
     def invalidate(self, topic_filter: str) -> None:
         """Forget the cached routes that a change of this filter touches."""
         if "+" in topic_filter or "#" in topic_filter:
-            self._forget_all()
+            self.forget_routes()
         else:
-            route = self.routes.pop(topic_filter.encode(), None)
+            topic = topic_filter.encode()
+            route = self.routes.pop(topic, None)
             if route is not None:
                 self._receivers -= len(route.deliveries)
+                for client in route.viewers or ():
+                    client.routes.pop(topic, None)
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""
         if session.subscriptions:
-            self._forget_all()
+            self.forget_routes()
 
-    def _forget_all(self) -> None:
+    def forget_routes(self) -> None:
+        """Forget all cached routes."""
+        if self.node.access is not None or self._viewed:
+            self._viewed = False
+            for route in self.routes.values():
+                for client in route.viewers or ():
+                    client.routes.clear()
         self.routes.clear()
         self._interned.clear()
         self._receivers = 0
@@ -191,20 +205,38 @@ class Fanout:
                 shared.append(value)
             else:
                 sessions.setdefault(value.session, []).append(value)
+        permitted: set[Session] | None = None
+        if self.node.access is not None:
+            members = {member.session for group in shared for member in group.members.values()}
+            permitted = receivers(name, members)
+            may = receivers(name, sessions)
+            sessions = {s: subs for s, subs in sessions.items() if s in may}
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
         if name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
             # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
-            return Route(deliveries, shared, not name.startswith("$"), {})
+            route = Route(deliveries, shared, not name.startswith("$"), {})
+            route.permitted = permitted
+            return route
         if (
             len(self.routes) >= limits.ROUTE_CACHE
             or len(self._interned) >= limits.INTERNED_RECEIVERS
             or self._receivers > limits.ROUTE_CACHE_DELIVERIES
         ):
-            self._forget_all()
+            self.forget_routes()
         self._receivers += len(deliveries)
         route = Route(deliveries, shared, True, self._interned)
+        route.permitted = permitted
         self.routes[topic] = route
         return route
+
+    def show(self, route: Route, topic: bytes, client: Client) -> None:
+        """Let a client that may publish to a topic find its route without being asked again, as long as the route is kept."""
+        if self.routes.get(topic) is route:
+            if route.viewers is None:
+                route.viewers = set()
+            route.viewers.add(client)
+            client.routes[topic] = route
+            self._viewed = True
 
     # ---------------------------------------------------------------- messages
 
@@ -241,7 +273,7 @@ class Fanout:
                 if wanted is not None:
                     wanted.session.deliver(message, 0, False, wanted.ids)
             for group in route.shared:
-                self._deliver_shared(group, message)
+                self._deliver_shared(group, message, route.permitted)
 
     def publish(self, message: Message) -> None:
         """Deliver a message to everybody here who wants it, and keep it when it is retained."""
@@ -269,7 +301,7 @@ class Fanout:
                 message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
             )
         for group in route.shared:
-            self._deliver_shared(group, message, allowed)
+            self._deliver_shared(group, message, both(allowed, route.permitted))
 
     def _deliver_shared(self, group: SharedGroup, message: Message, allowed: set[Session] | None = None) -> None:
         member = group.pick(allowed)
@@ -282,7 +314,8 @@ class Fanout:
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
         if not outgoing.message.expired(self.node.now):
-            self._deliver_shared(outgoing.group, outgoing.message, outgoing.allowed)
+            permitted = self.route(outgoing.message.topic).permitted  # the rules may be others by now
+            self._deliver_shared(outgoing.group, outgoing.message, both(outgoing.allowed, permitted))
 
     # ---------------------------------------------------------------- topic plugins
 
@@ -308,7 +341,15 @@ class Fanout:
             deliveries = [d for d in route.deliveries if d.session in known.allowed]
             narrowed = Route(deliveries, [], False, {})
             narrowed.shared = route.shared
+            narrowed.permitted = route.permitted
             self.deliver(narrowed, known.message, known.allowed)
+
+
+def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:
+    """Return who is in both; None stands for everybody."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
 
 
 def encode_identifier(identifier: int) -> bytes:

@@ -86,6 +86,21 @@ INTERNED_RECEIVERS = 4096
 TOPIC_ALIAS_MAXIMUM = 64
 """aliases a client may use towards us (MQTT-3.1.2-26); each is a dict entry."""
 
+TOPIC_ALIASES_OUT = 64
+"""aliases that we use towards a client, whatever it takes beyond that; as above. Other topics are sent as they are."""
+
+AUTHENTICATION_TIME = 10.0
+"""s; for a client that authenticates again to come to an end; like CONNECT_TIMEOUT, then it is closed [authentication_failed]."""
+
+MAX_SCRAM_NONCE = 256
+"""characters of a client's nonce: ten times what is useful."""
+
+MAX_SCRAM_ITERATIONS = 1_000_000
+"""of a stored verifier: a plain password of that user costs us this, about a second."""
+
+MAX_ARGON2_MEMORY = 1024 * 1024
+"""KiB; a stored hash that takes more to check would be a mistake, or the end of the broker."""
+
 LOG_BYTES = 32 * 1024 * 1024
 """bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed]."""
 
@@ -123,3 +138,20 @@ PROXY_HEADER_BYTES = 4096
 
 PROXY_TIMEOUT = 5.0
 """s; from accept to the end of the PROXY header, which balancers send at once. Later: closed [proxy_garbage]."""
+
+MAX_RULES = 100_000
+"""rules of a rules file; more are an error at the start: each is some hundred bytes, and a file of 1 MiB has fewer."""
+
+PERMITTED_TOPICS = 4096
+"""topics of one client for which the rules have said yes and are not asked again; then they are forgotten. About 150 bytes each."""
+
+PASSWORD_CHECKS = 1000
+"""clients whose password waits to be checked, at 20 ms each: who comes then would wait longer than clients do, and is refused
+as busy (0x89) [connects_refused]."""
+
+PASSWORDS_KNOWN = 10_000
+"""user names and passwords (as a keyed digest) that were right lately, so that thousands of clients that come back at once need
+not wait for argon2; then they are forgotten."""
+
+SYS_SESSIONS = 20_000
+"""sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more it tells the retained alone."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from broker import limits
 from broker.accept import Handshake
+from broker.access import Access, Permissions
+from broker.authentication import Method
 from broker.client import Client
 from broker.config import NodeConfig
 from broker.connection import Connection, Transport
@@ -32,6 +34,7 @@ from broker.fanout import Fanout
 from broker.federation import Federation
 from broker.link import Link
 from broker.message import Message
+from broker.rate import Rate
 from broker.retained import RetainedStore
 from broker.session import NEVER, Session, Subscription
 from broker.wire.constants import ReasonCode
@@ -85,6 +88,8 @@ class Node:
         self.connections: set[Connection] = set()
         self.links_by_connection: dict[Connection, Link] = {}
         self.sessions: dict[str, Session] = {}
+        self.access: Access | None = None  # None: the plugins alone have a say
+        self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters)
         self.fanout = Fanout(self)
         self.forwarding: list[Link] = []  # links in the live stream
@@ -95,6 +100,10 @@ class Node:
         self._cancelled = 0
         self._holding: dict[object, set[Connection]] = {}  # slow subscriber (or plugins) -> publishers not read for it
         self._hold_timers: dict[object, Timer] = {}
+        self.methods: dict[str, Method] = {}
+        """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
+        self.connected = 0  # clients
+        self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
 
@@ -105,6 +114,7 @@ class Node:
     ) -> Connection:
         """A connection was accepted ("in") or a dial succeeded ("out", with its effect). Feed `Connection.receive`."""
         self.now = now
+        self.counters.accepted += 1
         conn = Connection(self, kind, peer, listener, transport, now)
         self.connections.add(conn)
         if dial is not None:
@@ -117,8 +127,9 @@ class Node:
     def _check_handshake(self, conn: Connection) -> None:
         if isinstance(conn.owner, Handshake) and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
-            self.log("info", f"{conn.peer}: no CONNECT within {self.config.connect_timeout:g} s; closed")
-            conn.abort("no CONNECT")
+            what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
+            self.log("info", f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
+            conn.abort(what)
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """A connection is closed, by whomever; harmless when repeated."""
@@ -239,17 +250,20 @@ class Node:
 
     def publish(self, message: Message) -> None:
         """Take over an application message that was published here: deliver it here and pass it on."""
-        self.counters.published += 1
+        self.counters.published_single += 1
         self.fanout.publish(message)
         if self.federated:
             self.relay.forward(message)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker; topics that begin with `$` stay here."""
+        self.counters.internal += 1
         self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
 
     def retain(self, message: Message) -> None:
         """Keep, replace or delete the retained message of a topic (MQTT-3.3.1-5 to -8)."""
+        if not self.config.retain_available:
+            return
         kept = Message(
             message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None
         )
@@ -270,6 +284,34 @@ class Node:
         if name in self.hooks.events:
             self.effects.append(Event(name, arguments))
 
+    # ---------------------------------------------------------------- access
+
+    def set_access(self, access: Access | None, now: float) -> None:
+        """Put users and rules in force, for all from their next packet on. Nobody is disconnected."""
+        self.now = now
+        self.access = access
+        self.fanout.forget_routes()
+        for session in self.sessions.values():
+            conn, old = session.conn, session.permissions
+            listener = conn.listener if conn is not None else old.listener if old is not None else ""
+            session.permissions = self.permissions(session.username, session.client_id, listener)
+            if conn is not None and isinstance(conn.owner, Client):
+                conn.owner.choose_routes()
+        for session in list(self.sessions.values()):
+            self.revoke(session)
+
+    def permissions(self, username: str | None, client_id: str, listener: str) -> Permissions | None:
+        """Return what a client may; None: everything."""
+        if self.access is None:
+            return None
+        certified = listener in self.config.identity_listeners
+        return self.access.permissions(username, client_id, listener, verified=self.hooks.authenticate, certified=certified)
+
+    def revoke(self, session: Session) -> None:
+        """Drop what waits for a session that may not receive it any more; others of its groups get what was theirs."""
+        for outgoing in session.revoke():
+            self.fanout.pass_on(outgoing)
+
     # ---------------------------------------------------------------- clients
 
     def new_client_id(self) -> str:
@@ -279,6 +321,7 @@ class Node:
     def client_came(self, client: Client, now: float) -> None:
         """A client is connected."""
         self.counters.connects += 1
+        self.connected += 1
         if client.keep_alive:
             self._watch(client, now + client.keep_alive)
         self.event("broker_client_connected", client=client)
@@ -296,6 +339,7 @@ class Node:
         session = client.session
         if session.conn is not client.conn:
             return
+        self.connected -= 1
         session.conn = None
         session.outbox = []
         conn = client.conn
@@ -304,6 +348,7 @@ class Node:
             self.dirty.append(conn)  # perhaps only the session was listed, and its outbox is another one now
         if client.timer is not None:
             self.cancel(client.timer)
+        client.forget_routes()
         will = session.will
         if will is not None:
             delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
@@ -315,15 +360,20 @@ class Node:
         if session.expiry == 0:
             self.end_session(session)
         elif session.expiry != NEVER:
-            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self.end_session(session))
+            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self._expire(session))
         self.event("broker_client_disconnected", client=client)
+
+    def _expire(self, session: Session) -> None:
+        self.counters.sessions_expired += 1
+        self.end_session(session)
 
     def _send_will(self, session: Session) -> None:
         will: Will | None = session.will
         if will is None:
             return
         session.will = None
-        if will.topic.startswith("$"):
+        permissions = session.permissions
+        if will.topic.startswith("$") or (permissions is not None and not permissions.may_publish(will.topic)):
             self.counters.publish_refused += 1
             return
         self.counters.wills += 1
@@ -336,6 +386,13 @@ class Node:
         self.publish(
             Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session)
         )
+
+    def redirect(self, client: Client, reference: str, permanent: bool) -> None:
+        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port", several with spaces between);
+        before MQTT 5 it is only closed. Its will is sent, or waits, as at any end that is not the client's own."""
+        self.counters.redirected += 1
+        reason = ReasonCode.SERVER_MOVED if permanent else ReasonCode.USE_ANOTHER_SERVER
+        client.shut(reason, "", {Property.SERVER_REFERENCE: reference})
 
     def end_session(self, session: Session) -> None:
         """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8, MQTT-4.1.0)."""
@@ -413,9 +470,9 @@ class Node:
     def stop(self, now: float) -> None:
         """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close."""
         self.now = now
-        self.federation.leave(now)
         for session in list(self.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+        self.federation.leave(now)  # after the clients: their wills go to other brokers, too (MQTT-3.1.2-8)
         for conn in list(self.connections):
             conn.close()

@@ -101,6 +101,11 @@ class Plugins:
                 guarded = [call for call in guarded if type(call.owner) is not sys_topics.BrokerSysPlugin]
             callbacks[event] = guarded
 
+    @property
+    def has_sys(self) -> bool:
+        """Whether amqtt's $SYS plugin is loaded."""
+        return self._genuine and any(isinstance(plugin, sys_topics.BrokerSysPlugin) for plugin in self.manager.plugins)
+
     def hooks(self) -> Hooks:
         """Work out what the node has to ask and tell. Levels of loggers count as they are now."""
         if not self._genuine:
@@ -358,15 +363,15 @@ def feed_sys(plugin: Any, broker: Broker) -> None:
 
 
 def sys_stats(node: Node) -> dict[str, int]:
-    """Return the node's counters under the names of amqtt's statistics. Messages are PUBLISH packets."""
+    """Return the node's counters under the names of amqtt's statistics. Messages are packets of any type."""
     counters = node.counters
     connected = sum(1 for session in node.sessions.values() if session.conn is not None)
     return {
         sys_topics.STAT_BYTES_RECEIVED: counters.bytes_received,
         sys_topics.STAT_BYTES_SENT: counters.bytes_sent,
-        sys_topics.STAT_MSG_RECEIVED: counters.published,
-        sys_topics.STAT_MSG_SENT: counters.delivered,
-        sys_topics.STAT_PUBLISH_RECEIVED: counters.published,
+        sys_topics.STAT_MSG_RECEIVED: counters.packets_received,
+        sys_topics.STAT_MSG_SENT: counters.packets_sent,
+        sys_topics.STAT_PUBLISH_RECEIVED: counters.publish_received,
         sys_topics.STAT_PUBLISH_SENT: counters.delivered,
         sys_topics.STAT_CLIENTS_CONNECTED: connected,
         sys_topics.STAT_CLIENTS_DISCONNECTED: max(0, counters.connects - connected),

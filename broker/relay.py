@@ -27,6 +27,7 @@ from broker.origin import (
     decode_vector,
     encode_link_publish,
     encode_vector,
+    intersect,
     origin_key,
     split_key,
     subtract,
@@ -42,6 +43,9 @@ FORGET_ORIGIN = 3600.0
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
 
+RECENT = 1000
+"""messages of an origin that a broker which meets it takes over at once, some hundredths of a second's work."""
+
 INTRODUCTIONS = 8
 """Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
 
@@ -56,7 +60,7 @@ class Relay:
         self.own = Window(0, now)
         self.vector: Vector = {self.key: self.own}
         self.log = MessageLog(node.counters)
-        self._fetches: dict[int, tuple[set[Link], Callable[[float], None]]] = {}  # number -> who still has to answer
+        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}  # -> who has to answer, who waits
         self._fetch_number = 0
         self._next_sweep = now + 1.0
 
@@ -123,15 +127,17 @@ class Relay:
         return window.accept(first, count)
 
     def _meet(self, key: bytes, known: Window, now: float) -> Window:
-        """Begin with an origin where a neighbour is."""
+        """Begin with an origin where a neighbour is. The last that was before is missed at once: after a repair somebody
+        else is likely to lack it, too, and then it is here in time."""
         if len(self.vector) >= limits.MAX_ORIGINS:
             oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
             del self.vector[oldest]
         window = self.vector[key] = Window(known.top, now)
-        window.gaps = list(known.gaps)
         window.begin = known.top
         if known.top:
-            window.history = subtract([(1, known.top)], known.gaps)
+            old = [(1, known.top - RECENT)] if known.top > RECENT else []
+            window.history = subtract(old, known.gaps)
+            window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
         if split_key(key)[0] == self.federation.own.id:
             window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
         return window
@@ -243,7 +249,9 @@ class Relay:
             link.add_record(ASK_SEEN, b"")
             return
         link.introductions = 0
-        link.fetching += 1
+        link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
+        for _, waiting in self._fetches.values():
+            waiting.append(lambda at: self._fetched(link, at))
         self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
 
     def _fetched(self, link: Link, now: float) -> None:
@@ -264,7 +272,7 @@ class Relay:
             then(now)
             return
         number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
-        self._fetches[number] = (set(asked), then)
+        self._fetches[number] = (set(asked), [then])
         self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
         body = number.to_bytes(4, "big") + encode_vector(wanted)
         for link in asked:
@@ -274,12 +282,13 @@ class Relay:
         """Note that one who was asked has answered; None: that time is up."""
         fetch = self._fetches.get(number)
         if fetch is not None:
-            asked, then = fetch
+            asked, waiting = fetch
             if link is not None:
                 asked.discard(link)
             if link is None or not asked:
                 del self._fetches[number]
-                then(now)
+                for then in waiting:
+                    then(now)
 
     def want_received(self, link: Link, body: bytes, now: float) -> None:
         """Replay what a neighbour needs for somebody behind it, and say when that is done."""

@@ -21,6 +21,11 @@ class RetainedStore:
     def __len__(self) -> int:
         return len(self._trie)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all messages, as they are counted for the limit."""
+        return self._bytes
+
     def store(self, topic: str, message: Message) -> bool:
         """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7). False: refused (full)."""
         if not message.payload:

@@ -11,12 +11,11 @@ import random
 import resource
 import signal
 import socket
-import sys
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from broker import admin as admin_server
+from broker import logs
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError
 from broker.identity import DataDir, fresh_identity
@@ -36,11 +35,14 @@ log = logging.getLogger("mqttree")
 def run(arguments: argparse.Namespace) -> int:
     """Run a broker until a signal ends it. Raises ConfigError for what cannot be used."""
     settings = read_settings(vars(arguments), os.environ)
-    _set_up_logging(settings.log_level)
+    logs.set_up(settings.log_level, settings.log_format)
     from broker.amqtt_config import link_bind, read_config
 
     data, config = read_config(settings.file, settings.listen)
-    bind = link_bind(config)
+    bind = link_bind(config, data, settings.tls)
+    if bind is None and settings.tls is not None and settings.file is not None:
+        wanted = "with require_certificate: true" if settings.tls.certfile is not None else "for other brokers"
+        settings.file.fail(("federation", "tls"), f"needs a listener of type tcp with ssl: true {wanted}")
     if bind is None and settings.advertise is None and settings.discovery != "off":
         log.warning("no listener is plain tcp, so no other broker can dial this one: discovery is off")
         settings.discovery = "off"
@@ -175,33 +177,6 @@ def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[so
             raise ConfigError(f"admin: cannot listen on {wanted}: {reason}") from None
         log.warning("admin is off: cannot listen on %s: %s", wanted, reason)
         return contextlib.nullcontext()
-
-
-def _set_up_logging(level: str) -> None:
-    """Log to the standard error, each record one line; amqtt's own talk only when it is asked for."""
-    logging.raiseExceptions = False  # a broken pipe is no reason to fail
-    number = getattr(logging, level.upper())
-    handler: logging.Handler = logging.StreamHandler() if sys.stderr is not None else logging.NullHandler()
-    handler.setFormatter(_OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    for name in ("amqtt", "transitions", "asyncio", "websockets"):
-        logging.getLogger(name).setLevel(max(number, logging.WARNING) if level != "debug" else logging.DEBUG)
-    logging.getLogger("transitions").setLevel(max(number, logging.WARNING))
-    # what plugins of the configuration say, the event logger's connects for example
-    logging.getLogger("amqtt.broker.plugins").setLevel(number)
-    logging.getLogger("amqtt.broker.plugins").addFilter(lambda record: record.name != "amqtt.broker.plugins" or level == "debug")
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore", DeprecationWarning)
-
-
-class _OneLine(logging.Formatter):
-    """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug, are left as they are."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        text = super().formatMessage(record)
-        return (
-            text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-        )
 
 
 def _raise_file_limit() -> None:

@@ -18,7 +18,8 @@ NAME = "SCRAM-SHA-256"
 """As clients name it in Authentication Method (MQTT 5, 4.12)."""
 
 ITERATIONS = 15_000
-"""of PBKDF2 in new verifiers: about 10 ms for a client that is a computer, a second for a small device. RFC 7677: 4096 at least."""
+"""of PBKDF2 in new verifiers: about 10 ms for a client that is a computer, a second for a small device. RFC 7677 says 4096 at
+least."""
 
 MIN_ITERATIONS = 4096
 SALT_SIZE = 16
@@ -94,7 +95,8 @@ class Verifier:
             name, first, second = text.split("$")
             count, salt = first.split(":")
             stored, server = second.split(":")
-            found = cls(int(count) if count.isascii() and count.isdecimal() else 0, _unbase64(salt), *map(_unbase64, (stored, server)))
+            iterations = int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 0
+            found = cls(iterations, _unbase64(salt), _unbase64(stored), _unbase64(server))
         except ValueError:
             raise ValueError(f"not {NAME}$<iterations>:<salt>$<StoredKey>:<ServerKey>") from None
         if name != NAME or not found.salt or {len(found.stored_key), len(found.server_key)} != {_KEY_SIZE}:
@@ -205,7 +207,7 @@ def _attributes(text: str, *names: str) -> list[str]:
     """Take the first attributes of a message, which have fixed places; unknown ones behind them are ignored (RFC 5802, 5.1)."""
     parts = text.split(",")
     if len(parts) < len(names) or any(not part.startswith(f"{name}=") for part, name in zip(parts, names, strict=False)):
-        raise AuthenticationFailed(f"a SCRAM message without {', '.join(names)} in their places")  # m= stands there, too: mandatory
+        raise AuthenticationFailed(f"a SCRAM message without {', '.join(names)} in their places")  # m= would stand there, too
     return [part[2:] for part in parts[: len(names)]]
 
 

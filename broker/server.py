@@ -19,29 +19,38 @@ from dataclasses import replace
 from typing import Any
 
 import amqtt.broker
+import psutil
 from amqtt.adapters import ReaderAdapter, WriterAdapter
-from amqtt.broker import DEFAULT_PORTS, ExternalServer
+from amqtt.broker import DEFAULT_PORTS, BrokerContext, ExternalServer, RetainedApplicationMessage, Server
 from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
-from broker.amqtt_listener import BACKLOG, Listener, ListenerProtocol, listen_error
+from broker.amqtt_listener import Listener, ListenerProtocol, listen_error
 from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
 from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptions
+from broker.cli import version
 from broker.client import Client
 from broker.config import NodeConfig
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
+from broker.listening import ListenerOptions, split_options, unix_path
 from broker.message import Message
 from broker.plugins import Handler, Plugins
+from broker.proxy import ProxyHeader
 from broker.session import Subscription
 from broker.settings import FederationSettings
+from broker.systopics import INTERVAL, SysTopics
+from broker.tls import describe_error, dial_context
 from broker.transport import Driver, StreamProtocol
 from broker.websocket import AdapterTransport, WebSocketProtocol
 from discovery.address import Address
 from discovery.dns import Resolver
 from discovery.multicast import Multicast
 from routing.topics import split_shared, valid_topic_filter
+
+__all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
+"""What stands beside amqtt's broker can be imported from here, too."""
 
 log = logging.getLogger("mqttree")
 
@@ -53,9 +62,6 @@ DRAIN_TIMEOUT = 1.0
 
 PLUGIN_TIMEOUT = 5.0
 """s; for plugins' methods to end at a shutdown. What hangs longer is cancelled."""
-
-TLS_TIMEOUT = 10.0
-"""s; for a TLS handshake: a connection that does nothing costs a socket."""
 
 DEFAULT_PLUGINS: dict[str, Any] = {
     "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
@@ -87,12 +93,16 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for plugins.
         """
         self.max_qos = 2
+        self.listener_options: dict[str, ListenerOptions] = {}
         given = {} if config is None else config
         chosen = BrokerConfig.from_dict(self._prepared(given)) if isinstance(given, dict) else given
         if chosen.plugins == default_broker_plugins():  # nothing was said about plugins
             chosen = copy.copy(chosen)
             chosen.plugins = copy.deepcopy(DEFAULT_PLUGINS)
+            if settings is not None:
+                del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]  # ours tell more
         self.settings = settings
+        self._dial_context = dial_context(settings.tls) if settings is not None and settings.tls is not None else None
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._multicast: Multicast | None = None
@@ -121,12 +131,16 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 if isinstance(qos, bool) or qos not in (0, 1, 2):
                     raise ValueError(f"'{key}' is {qos!r}, not 0, 1 or 2")
                 self.max_qos = qos
+        if isinstance(config.get("listeners"), dict):
+            config["listeners"], self.listener_options = split_options(config["listeners"])
         return config
 
     def _make_node(self, port: int | None = None) -> None:
         """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
         config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval, keep_missed=True)
+        named = [name for name, options in self.listener_options.items() if options.use_identity_as_username]
+        config = replace(config, identity_listeners=frozenset(named), link_listener=self._link_listener())
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
         hooks = self.plugins.hooks()
@@ -138,6 +152,14 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         if isinstance(node, ShowingNode):
             node.on_packets = self._packets_sent
         self.driver = Driver(node, self._loop, self._run_effects)
+
+    def _link_listener(self) -> str | None:
+        """Return the one listener where brokers are let in, when links are authenticated by certificates."""
+        tls = self.settings.tls if self.settings is not None else None
+        if tls is None or tls.certfile is None:
+            return None
+        required = [name for name, options in self.listener_options.items() if options.require_certificate]
+        return next((name for name in required if self.listeners_config[name].type == ListenerType.TCP), "")
 
     # ---------------------------------------------------------------- start
 
@@ -170,7 +192,19 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 session.clean = bool(session.account.clean_session)
                 deliver_kept(session, session.account)
         self._start_discovery()
+        self._start_sys()
         self.driver.wake()
+
+    def _start_sys(self) -> None:
+        """Publish Mosquitto's $SYS topics, unless this is amqtt's broker to its user, or amqtt's plugin publishes its own.
+
+        amqtt's key `sys_interval`: s, 0 for never.
+        """
+        interval = self.config.sys_interval
+        if self.settings is not None and interval != 0 and not self.plugins.has_sys:
+            memory = psutil.Process().memory_info
+            topics = SysTopics(self.node, f"mqttree version {version()}", lambda: int(memory().rss), interval or INTERVAL)
+            topics.start(self.driver.time())
 
     async def _start_listeners(self) -> None:
         self._servers.clear()
@@ -182,49 +216,49 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 continue
             context = self._ssl_context(name, config) if config.ssl else None
             try:
-                host, port = self._split_bindaddr_port(str(config.bind), DEFAULT_PORTS[config.type])
+                where = unix_path(str(config.bind)) or self._split_bindaddr_port(str(config.bind), DEFAULT_PORTS[config.type])
             except ValueError as error:
                 raise BrokerError(f"listener '{name}': cannot read bind value '{config.bind}': {error}") from error
-            host = host.strip("[]") if host is not None else None  # amqtt leaves the brackets of IPv6 on
-            server = self._servers[name] = Listener(name, None, config.max_connections)
+            if not isinstance(where, str) and where[0] is not None:  # amqtt leaves the brackets of IPv6 on
+                where = where[0].strip("[]"), where[1]
+            options = self.listener_options.get(name)
+            server = self._servers[name] = Listener(name, None, config.max_connections, options)
             try:
-                server.instance = await self._create_server_instance(name, config.type, host, port, context)
+                server.instance = await self._open(server, config.type, where, context)
             except (OSError, ValueError, OverflowError) as error:
-                raise BrokerError(listen_error(name, host, port, error)) from error
+                raise BrokerError(listen_error(name, where, error)) from error
             self.logger.info("Listener '%s' bind to %s (max_connections=%s)", name, config.bind, config.max_connections)
         if self.settings is not None and self.settings.port == 0:
             self._make_node(next(iter(self.ports.values()), 0))
 
-    async def _create_server_instance(
-        self,
-        listener_name: str,
-        listener_type: ListenerType,
-        address: str | None,
-        port: int,
-        ssl_context: ssl.SSLContext | None,
-    ) -> asyncio.Server:
+    async def _open(
+        self, server: Listener, kind: ListenerType, where: tuple[str | None, int] | str, context: ssl.SSLContext | None
+    ) -> Any:
         """Open a server; what it accepts goes straight to the node."""
-        server: Listener = self._servers[listener_name]
+        name = server.listener_name
+        opened, closed = server.opened, server.closed
 
-        def accept() -> asyncio.Protocol:
+        def accept(proxied: ProxyHeader | None) -> asyncio.Protocol:
             driver = self.driver  # looked up at each: it is made anew at a restart
-            if listener_type == ListenerType.WS:
-                return WebSocketProtocol(driver, listener_name, server)
+            if kind == ListenerType.WS:
+                return WebSocketProtocol(driver, name, server, proxied)
             if server.max_connections > 0:
-                return ListenerProtocol(driver, listener_name, server)
-            return StreamProtocol(driver, listener_name, on_open=server.opened, on_close=server.closed)
+                return ListenerProtocol(driver, name, server, proxied)
+            return StreamProtocol(driver, name, None, opened, closed, proxied)
 
-        options: dict[str, Any] = {"backlog": BACKLOG, "reuse_address": True}
-        if ssl_context is not None:
-            options |= {"ssl": ssl_context, "ssl_handshake_timeout": TLS_TIMEOUT}
-        instance: asyncio.Server = await self._loop.create_server(accept, address, port, **options)
-        return instance
+        return await server.listen(accept, where, context, self._bad_proxy_header)
+
+    def _bad_proxy_header(self, line: str) -> None:
+        self.node.counters.proxy_garbage += 1
+        _log_line("warning", line)
 
     def _ssl_context(self, name: str, config: ListenerConfig) -> ssl.SSLContext:
         if not config.certfile or not config.keyfile:
             raise BrokerError(f"listener '{name}': ssl needs 'certfile' and 'keyfile'")
         try:
             context: ssl.SSLContext = self._create_ssl_context(config)
+            if self.listener_options.get(name, ListenerOptions()).require_certificate:
+                context.verify_mode = ssl.CERT_REQUIRED
         except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
             files = [str(path) for path in (config.certfile, config.keyfile, config.cafile, config.capath) if path]
             reason = getattr(error, "strerror", None) or str(error)
@@ -264,7 +298,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         found = {}
         for name, server in self._servers.items():
             sockets = server.instance.sockets if server.instance is not None else ()
-            if sockets:
+            if sockets and getattr(server, "unix", None) is None:
                 found[name] = int(sockets[0].getsockname()[1])
         return found
 
@@ -394,10 +428,11 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             return protocol
 
         try:
-            await asyncio.wait_for(self._loop.create_connection(begin, effect.host, effect.port), DIAL_TIMEOUT)
+            tls = {} if self._dial_context is None else {"ssl": self._dial_context, "server_hostname": effect.host}
+            await asyncio.wait_for(self._loop.create_connection(begin, effect.host, effect.port, **tls), DIAL_TIMEOUT)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if protocol is None or protocol.conn is None:
-                reason = getattr(error, "strerror", None) or str(error) or "timed out"
+                reason = describe_error(error) or "timed out"
                 self.node.answer(effect, reason, self.driver.time())
                 self.driver.wake()
 

@@ -12,6 +12,8 @@ from broker.wire.varint import read_length
 from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
+    from broker.access import Permissions
+    from broker.aliases import Aliases
     from broker.connection import Connection
     from broker.fanout import SharedGroup
     from broker.node import Node, Timer
@@ -88,6 +90,8 @@ class Session:
 
     __slots__ = (
         "account",
+        "aliases",
+        "checked",
         "clean",
         "client_id",
         "conn",
@@ -102,6 +106,7 @@ class Session:
         "next_packet_id",
         "node",
         "outbox",
+        "permissions",
         "queue",
         "queued_bytes",
         "receive_maximum",
@@ -121,6 +126,8 @@ class Session:
         self.clean = True
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None
+        access = node.access
+        self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
         self.inflight: dict[int, Outgoing] = {}
@@ -133,6 +140,8 @@ class Session:
         self.receive_maximum = limits.MAX_INFLIGHT
         self.maximum_packet_size = limits.MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
+        self.aliases: Aliases | None = None  # of this connection
+        self.checked = False  # either of these two
         self.will: Will | None = None
         self.will_timer: Timer | None = None
         self.expiry_timer: Timer | None = None
@@ -172,9 +181,10 @@ class Session:
                 data = head + tail
             else:
                 data = message.packet(self.version, 0, retain, 0, now=node.now, subscription_ids=ids)
-            if self.limited and len(data) > self.maximum_packet_size:
-                node.counters.dropped_too_large += 1
-                return
+            if self.checked:
+                data = self._fit(data)
+                if not data:
+                    return
             if not self.outbox:
                 node.dirty.append(self)
             self.outbox.append(data)
@@ -224,14 +234,24 @@ class Session:
                 now=self.node.now,
                 subscription_ids=outgoing.ids,
             )
-        if self.limited and len(data) > self.maximum_packet_size:  # MQTT-3.1.2-24, -25: as if delivered
-            self.node.counters.dropped_too_large += 1
-            return
+        if self.checked:
+            data = self._fit(data)
+            if not data:
+                return
         inflight[packet_id] = outgoing
         if not self.outbox:
             self.node.dirty.append(self)
         self.outbox.append(data)
         self.node.counters.delivered += 1
+
+    def _fit(self, data: bytes) -> bytes:
+        """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24, -25: as if delivered)."""
+        if self.aliases is not None:
+            data = self.aliases.apply(data, self.maximum_packet_size)
+        if len(data) > self.maximum_packet_size:
+            self.node.counters.dropped_too_large += 1
+            return b""
+        return data
 
     # ---------------------------------------------------------------- at QoS 0, for a client that is away
 
@@ -402,6 +422,25 @@ class Session:
         else:
             self.inflight[packet_id] = outgoing
             self.send_packet(data)
+
+    def revoke(self) -> list[SharedOutgoing]:
+        """Drop what waits and may not be received any more; returns what another member of a group may get instead."""
+        permissions = self.permissions
+        if permissions is None:
+            return []
+        kept: deque[Outgoing] = deque()
+        dropped: list[Outgoing] = []
+        for outgoing in self.queue:
+            if type(outgoing) is Repeat or permissions.may_receive(outgoing.message.topic.decode()):  # repeated: it was sent
+                kept.append(outgoing)
+            else:
+                self.queued_bytes -= size_of(outgoing.message)
+                dropped.append(outgoing)
+        self.queue = kept
+        if self.missed is not None:
+            self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
+            self.missed_bytes = sum(size_of(o.message) for o in self.missed)
+        return [o for o in dropped if isinstance(o, SharedOutgoing)]
 
     @property
     def online(self) -> bool:

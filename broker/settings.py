@@ -34,10 +34,22 @@ class TlsSettings:
     cafile: Path
     """Whose certificates other brokers must have."""
     certfile: Path | None = None
-    """What this broker shows. With it links are mutual: brokers come in by a listener that requires certificates, and no other."""
+    """What this broker shows. With it links are mutual: brokers come in by a listener that requires certificates only."""
     keyfile: Path | None = None
     check_hostname: bool = False
     """Whether a certificate must be for the address that was dialled."""
+
+
+@dataclass(slots=True, frozen=True)
+class AccessSettings:
+    """Who may do what (docs/access.md)."""
+
+    users: Path | None = None
+    """Who may log in; None: the plugins alone decide."""
+    rules: Path | None = None
+    """Who may publish and subscribe to what; None: everybody, to everything."""
+    anonymous: bool | dict[str, bool] | None = None
+    """Whether clients may come without a user name: everywhere, or by listener. None: if there are no users."""
 
 
 @dataclass(slots=True)
@@ -117,6 +129,7 @@ class RunSettings:
     interfaces: tuple[str, ...] | None = None
     tls: TlsSettings | None = None
     log_format: str = "text"
+    access: AccessSettings = AccessSettings()
 
     def federation(
         self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
@@ -176,7 +189,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         config = environment.get("MQTTREE_CONFIG") or None
     file = ConfigFile.read(config) if config is not None else None
     section = file.section(("federation",), OPTIONS) if file is not None else {}
-    settings = RunSettings(file=file)
+    settings = RunSettings(file=file, access=read_access(file))
     for name, option in OPTIONS.items():
         variable = f"MQTTREE_{name.upper()}"
         value: Any
@@ -194,6 +207,19 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
     return settings
+
+
+def read_access(file: ConfigFile | None) -> AccessSettings:
+    """Read the file's `access:` section. Raises ConfigError with one line that names the file, its line and key."""
+    section = file.section(("access",), ACCESS) if file is not None else {}
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        if file is not None and value is not None:
+            try:
+                found[name] = ACCESS[name](value)
+            except ValueError as error:
+                file.fail(("access", name), str(error))
+    return AccessSettings(**found)
 
 
 def split_bind(text: str, default_port: int = 1883) -> Address:
@@ -384,6 +410,21 @@ def _tls(value: object) -> TlsSettings:
     if ("certfile" in found) != ("keyfile" in found):
         raise ValueError("certfile and keyfile go together")
     return TlsSettings(**found)
+
+
+def _anonymous(value: object) -> bool | dict[str, bool]:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"expected yes or no, or listeners with yes or no each, not {kind_of(value)}")
+    for listener, choice in value.items():
+        if not isinstance(choice, bool):
+            raise ValueError(f"listener {listener!r}: expected yes or no, not {kind_of(choice)}")
+    return {str(listener): choice for listener, choice in value.items()}
+
+
+ACCESS: dict[str, Callable[[object], Any]] = {"users": _path, "rules": _path, "anonymous": _anonymous}
+"""Keys of the file's `access:` section."""
 
 
 class Option(NamedTuple):

@@ -77,6 +77,21 @@ def remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "address in use")
 
 
+def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
+    """Listen on each address (as `getaddrinfo` gives them), as `asyncio` does: IPv6 sockets for IPv6 only. Raises OSError."""
+    found: list[socket.socket] = []
+    try:
+        for family, _kind, _protocol, _name, address in addresses:
+            sock = socket.create_server(address[:2], family=family, backlog=backlog)
+            sock.setblocking(False)
+            found.append(sock)
+    except BaseException:
+        for sock in found:
+            sock.close()
+        raise
+    return found
+
+
 Make = Callable[[ProxyHeader], asyncio.Protocol]
 """Makes the protocol of a connection whose header has come."""
 
@@ -165,7 +180,8 @@ class _Head:
         self._server = server
         self._sock = sock
         self._data = b""
-        self._timer = server.loop.call_later(limits.PROXY_TIMEOUT, self._refuse, f"no PROXY header within {limits.PROXY_TIMEOUT:g} s")
+        late = f"no PROXY header within {limits.PROXY_TIMEOUT:g} s"
+        self._timer = server.loop.call_later(limits.PROXY_TIMEOUT, self._refuse, late)
         server.heads.add(self)
         server.loop.add_reader(sock, self._read)
         self._read()

@@ -1,16 +1,10 @@
-"""TLS contexts of listeners and of links between brokers (RFC 8446, RFC 5280; MQTT 5, 4.12 and 5.4)."""
+"""TLS contexts of links between brokers, and what TLS errors say (RFC 8446, RFC 5280; MQTT 5, 4.12 and 5.4)."""
 
 from __future__ import annotations
 
 import ssl
-from typing import Any
 
 from broker.settings import TlsSettings
-
-
-def require_certificates(context: ssl.SSLContext) -> None:
-    """Let only clients in whose certificate is trusted (mutual TLS)."""
-    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def dial_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -37,8 +31,3 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return str(error.reason).replace("_", " ").lower()
     return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
-
-
-def links_on(listener: Any) -> bool:
-    """Whether brokers can dial a listener of this configuration by TLS."""
-    return bool(listener.ssl)

@@ -162,6 +162,8 @@ class StreamProtocol(asyncio.Protocol):
         """Close once everything written has gone out. After an error: say that nothing more comes, and read on for a while
         what the peer still sends (TLS knows no half-closed connections)."""
         transport = self.transport
+        if isinstance(transport.get_protocol(), Lingering):
+            return
         if self.conn is not None and self.conn.linger and transport.can_write_eof() and not transport.is_closing():
             transport.set_protocol(Lingering(self, transport, self.driver.loop))
             self.resume_reading()

@@ -91,10 +91,10 @@ class Users:
             return text is not None and user.scram.matches(text)
         stored = user.argon2 or _nobody()
         try:
-            right = HASHER.verify(stored, password if text is None else text.encode())
+            HASHER.verify(stored, password if text is None else text.encode())
         except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
-            right = False
-        return right and user.argon2 is not None
+            return False
+        return user.argon2 is not None
 
 
 def check_name(name: str) -> None:

@@ -204,6 +204,7 @@ class Cluster:
         states: list[dict[str, Any] | None] = []
 
         def same() -> bool:
+            assert all(broker.running for broker in asked), [broker.name for broker in asked if not broker.running]
             states[:] = [broker.state() for broker in asked]
             return agreed(states)
 

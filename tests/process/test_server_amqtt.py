@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
+from amqtt import broker as amqtt_broker
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.client import MQTTClient
@@ -22,11 +23,14 @@ from amqtt.errors import BrokerError, ConnectError, PluginImportError
 from amqtt.events import BrokerEvents, MQTTEvents
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 from amqtt.session import Session
+from pwdlib import PasswordHash
+from pwdlib.hashers.argon2 import Argon2Hasher
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from broker import plugins as broker_plugins
+from broker import server as broker_server
 from broker.server import Broker
 from broker.settings import FederationSettings
 from broker.wire import (
@@ -34,6 +38,7 @@ from broker.wire import (
     Connect,
     Disconnect,
     Packet,
+    Property,
     Puback,
     Publish,
     Suback,
@@ -1021,3 +1026,235 @@ async def test_a_plain_client_on_a_tls_port_disturbs_nobody(certificate: tuple[P
             account = broker.sessions["secure"][0]
             assert account.ssl_object is not None
             assert account.ssl_object.version().startswith("TLS")
+
+
+# -------------------------------------------------------------------- what amqtt's users rely on
+
+
+async def test_what_stands_beside_amqtts_broker_is_here_too() -> None:
+    for name in ("BrokerContext", "RetainedApplicationMessage", "Server"):
+        assert getattr(broker_server, name) is getattr(amqtt_broker, name)
+
+
+async def test_amqtts_lines_about_a_brokers_life(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "amqtt.broker")
+    options = listener(max_connections=3)
+    async with running(listeners={"default": options}, session_expiry_interval=0) as broker:
+        async with raw(broker.ports["default"], "short", clean=False):
+            pass
+        await until(lambda: not broker.sessions, "the session has expired")
+    lines = [record.getMessage() for record in caplog.records if record.name == "amqtt.broker"]
+    assert [line for line in lines if "State transition" not in line] == [
+        "Listener 'default' bind to 127.0.0.1:0 (max_connections=3)",
+        "Expired 1 sessions: 'short'",
+        "Shutting down broker...",
+        "Broker closed",
+    ]
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    """alice with the password "wonder", bob with "build"; the hashes are quick to check."""
+    hasher = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+    file = tmp_path / "passwords"
+    file.write_text(f"# name:hash\nalice:{hasher.hash('wonder')}\n\nbob:{hasher.hash('build')}\n")
+    return file
+
+
+FILE_AUTH = "amqtt.plugins.authentication.FileAuthPlugin"
+ACL = "amqtt.plugins.topic_checking.TopicAccessControlListPlugin"
+SUBSCRIBE_ACL = {"alice": ["home/#"], "bob": ["home/+/light"]}
+PUBLISH_ACL = {"alice": ["home/#"]}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_amqtts_password_file_and_access_lists(legacy: bool, password_file: Path) -> None:
+    acl = {"acl": SUBSCRIBE_ACL, "publish-acl": PUBLISH_ACL}
+    config: dict[str, Any] = {
+        "auth": {"plugins": ["auth_file"], "password-file": str(password_file)},
+        "topic-check": {"enabled": True, "plugins": ["topic_acl"], **acl},
+    }
+    if not legacy:
+        lists = {"acl": SUBSCRIBE_ACL, "publish_acl": PUBLISH_ACL}
+        config = {"plugins": {FILE_AUTH: {"password_file": str(password_file)}, ACL: lists}}
+    async with running(**config) as broker:
+        port = broker.ports["default"]
+        wrong = ("alice", b"build"), ("bob", None), ("carol", b"wonder"), (None, None)
+        assert await codes(broker, ("alice", b"wonder"), *wrong) == [0, 4, 4, 4, 5]
+        alice = raw(port, "a", username="alice", password=b"wonder")
+        bob = raw(port, "b", username="bob", password=b"build")
+        async with alice as a, bob as b:
+            assert await subscribe(b, "home/hall/light", "home/hall", "#", qos=1) == [1, 0x80, 0x80]
+            b.send(Publish("home/hall/light", b"no", 1, packet_id=2))
+            assert await b.receive() == Puback(2)  # 3.1.1 has no way to say no
+            a.send(Publish("garden", b"no", 1, packet_id=1), Publish("home/hall/light", b"on", 1, packet_id=2))
+            assert await b.receive() == Publish("home/hall/light", b"on", 1, packet_id=1)
+            assert broker.node.counters.publish_refused == 2
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
+    async with running({own(Auth): {}, own(Recorder): {}}, session_expiry_interval=1000) as broker:
+        port = broker.ports["default"]
+        away = {"clean": False, "username": "user", "password": b"secret"}
+        async with raw(port, "away", **away) as client:
+            client.send(Subscribe(1, [SubscriptionRequest("one/#", 1), SubscriptionRequest("zero/#", 0)]))
+            await client.receive()
+        await until(lambda: broker.node.sessions["away"].conn is None, "the client has gone")
+        recorder: Recorder = plugin(broker, Recorder)
+        async with raw(port, "p", version, username="user", password=b"secret") as publisher:
+            publisher.send(*[Publish("one/a", b"%d" % number) for number in range(3)], Publish("zero/b", b"lost"))
+            publisher.send(Publish("one/a", b"sure", 2, packet_id=1), Publish("zero/b", b"state", 0, True))
+            await publisher.receive()
+            await until(lambda: len(recorder.of("broker_retained_message")) == 6, "plugins are told")
+        told = [call for call in recorder.of("broker_retained_message") if call["client_id"] == "away"]
+        kept = [(call["retained_message"].topic, call["retained_message"].data, call["retained_message"].qos) for call in told]
+        zero = [("one/a", b"0", 0), ("one/a", b"1", 0), ("one/a", b"2", 0), ("zero/b", b"state", 0)]
+        assert sorted(kept) == sorted([("one/a", b"sure", 1), *zero])
+        assert {call["retained_message"].source_session.client_id for call in told if call["retained_message"].qos} == {"p"}
+        async with raw(port, "away", **away) as client:
+            got = [await client.receive() for _ in range(5)]
+        assert got[0] == Publish("one/a", b"sure", 1, packet_id=1)
+        assert sorted((p.topic, p.payload, p.qos) for p in got[1:] if isinstance(p, Publish)) == zero
+
+
+async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.limits.MAX_MISSED", 3)
+    async with running() as broker:
+        port = broker.ports["default"]
+        for name, version in (("four", 4), ("five", 5)):
+            options = {"properties": {Property.SESSION_EXPIRY_INTERVAL: 60}} if version == 5 else {}
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            client = Raw(reader, writer, version)
+            client.send(Connect("MQTT", version, False, 60, name, **options))
+            await client.receive()
+            assert await subscribe(client, "t", qos=2) == [2]
+            client.send(Disconnect())
+            assert await client.closed()
+            writer.close()
+        async with raw(port, "p") as publisher:
+            publisher.send(*[Publish("t", b"%d" % number * 200) for number in range(5)], Publish("end", b"", 1, packet_id=1))
+            assert await publisher.receive() == Puback(1)
+        await until(lambda: broker.node.sessions["five"].missed is not None, "they are kept")
+        for name, version in (("four", 4), ("five", 5)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            client = Raw(reader, writer, version)
+            client.send(Connect("MQTT", version, False, 60, name))
+            assert isinstance(await client.receive(), Connack)
+            got = [await client.receive() for _ in range(3)]
+            assert [p.payload for p in got if isinstance(p, Publish)] == [b"0" * 200, b"1" * 200, b"2" * 200]
+            assert broker.node.sessions[name].missed is None
+            writer.close()
+
+
+async def test_what_plugins_brought_back_is_not_told_to_them_again() -> None:
+    async with running({ANONYMOUS: {}, own(Restorer): {}, own(Recorder): {}}) as broker:
+        async with raw(broker.ports["default"], "p") as publisher:
+            publisher.send(Publish("a/new", b"2", 1, packet_id=1))
+            assert isinstance(await publisher.receive(), Puback)
+        recorder: Recorder = plugin(broker, Recorder)
+        await until(lambda: recorder.of("broker_retained_message"), "the new one is told")
+        (told,) = recorder.of("broker_retained_message")
+        assert (told["client_id"], told["retained_message"].data) == ("away", b"2")
+
+
+class Silent(BaseAuthPlugin, BaseTopicPlugin):
+    """Never answers when "never" is asked about."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        if session.client_id == "never":
+            await asyncio.Event().wait()
+        return True
+
+    async def topic_filtering(
+        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+    ) -> bool | None:
+        assert session is not None
+        if topic == f"never/{action}" and session.client_id != "else":
+            await asyncio.Event().wait()
+        return True
+
+
+async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("broker.limits.PLUGIN_ANSWER", 0.05)
+    async with running({own(Silent): {}}) as broker:
+        port = broker.ports["default"]
+        async with raw(port, "never") as refused:
+            assert refused.connack.code == 5  # type: ignore[attr-defined]
+        async with raw(port, "c", version=5) as client, raw(port, "else") as other:
+            assert await subscribe(client, "never/subscribe") == [0x87]
+            assert await subscribe(client, "#") == await subscribe(other, "#") == [0]
+            client.send(Publish("never/publish", b"x", 1, packet_id=1), Publish("never/receive", b"y", 1, packet_id=2))
+            client.send(Publish("t", b"z"))
+            assert await client.receive() == Puback(1, 0x87)
+            assert await client.receive() == Puback(2)
+            assert await other.receive() == Publish("never/receive", b"y")
+            assert await client.receive() == Publish("t", b"z")  # behind the one that was asked about
+        assert broker.node.counters.plugin_errors == 4
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert lines[0] == "plugin failed in Authenticate: TimeoutError: no answer within 0.05 s"
+
+
+async def test_what_plugins_retain_other_brokers_retain_too() -> None:
+    async with federated(settings(1)) as first, federated(settings(2, first.ports["default"])) as second:
+        await until(lambda: linked(first, second), "the two are linked")
+        context = BrokerContext(first)
+        await context.retain_message("$SYS/mine", b"here")
+        await context.retain_message("r/1", b"kept", 1)
+        await until(lambda: "r/1" in second.retained_messages, "it is kept there")
+        assert {"$SYS/mine", "r/1"} <= set(first.retained_messages)
+        assert not {"$SYS/mine"} & set(second.retained_messages)
+        assert second.retained_messages["r/1"].data == b"kept"
+        await context.retain_message("r/1", b"")
+        await until(lambda: "r/1" not in second.retained_messages, "it is forgotten there")
+        assert "r/1" not in first.retained_messages
+
+
+# -------------------------------------------------------------------- last words
+
+
+FLOOD = 8 * 1024 * 1024
+"""bytes; more than both kernels hold, so that something is unread whenever the broker decides to close."""
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
+)
+async def test_who_keeps_sending_hears_why_he_is_closed(bad: bytes, reason: int) -> None:
+    async with running() as broker, raw(broker.ports["default"], "c", version=5) as client:
+        client.writer.write(bad + bytes(FLOOD))
+        last = await client.receive()
+        assert isinstance(last, Disconnect)
+        assert last.reason == reason
+        assert await client.reader.read() == b""  # an end, not a reset
+        client.writer.close()
+        await until(lambda: not broker.node.connections, "it is closed")
+
+
+async def test_who_keeps_sending_hears_why_he_is_not_let_in() -> None:
+    async with running({own(Auth): {}}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
+        client = Raw(reader, writer, 5)
+        writer.write(encode_packet(Connect("MQTT", 5, True, 60, "c", username="user", password=b"wrong"), 5) + bytes(FLOOD))
+        connack = await client.receive()
+        assert isinstance(connack, Connack)
+        assert connack.code == 0x86
+        writer.close()
+
+
+async def test_who_does_not_close_is_closed(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
+    monkeypatch.setattr("broker.limits.LINGER", 0.05)
+    tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
+    async with running(listeners={"default": listener(max_connections=1), "secure": tls}) as broker:
+        async with raw(broker.ports["default"], "c", version=5) as client:
+            client.writer.write(b"\xf0\x00")
+            assert isinstance(await client.receive(), Disconnect)
+            await until(lambda: not broker.node.connections, "its place is free")
+            assert broker._servers["default"].conn_count == 0
+        context = ssl.create_default_context(cafile=str(certificate[0]))
+        async with raw(broker.ports["secure"], "s", version=5, ssl=context) as client:
+            client.writer.write(b"\xf0\x00")
+            assert isinstance(await client.receive(), Disconnect)
+            await until(lambda: not broker.node.connections, "it is closed")

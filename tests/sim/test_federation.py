@@ -111,6 +111,10 @@ REPAIRS: dict[str, tuple[int, list[Event]]] = {
     "root hangs": (5, [(3.0, pause(0)), (7.0, resume(0))]),
     "root hangs shortly": (5, [(3.0, pause(0)), (4.2, resume(0))]),
     "all but the root hang": (3, [(3.0, pause(1)), (3.1, pause(2)), (6.0, resume(1)), (6.1, resume(2))]),
+    "root back while one is cut off": (4, [(3.0, part((3,))), (4.0, kill(0)), (5.0, start(0)), (7.0, part())]),
+    "all others back while one is cut off": (
+        4, [(3.0, part((3,))), (4.0, kill(0)), (4.5, start(0)), (6.0, kill(1)), (6.5, start(1)), (8.0, part())],
+    ),
     "hangs and is killed": (4, [(3.0, pause(0)), (4.0, kill(0)), (5.0, start(0))]),
     "a better one joins": (4, [(4.0, join)]),
     "root leaves and is back": (4, [(3.0, leave(0)), (5.0, start(0))]),

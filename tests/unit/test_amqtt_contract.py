@@ -55,10 +55,6 @@ def test_the_minor_version_is_the_one_that_was_read() -> None:
         (amqtt.broker.Broker.external_connected, ["reader", "writer", "listener_name"]),
         (amqtt.broker.Broker._client_connected, ["listener_name", "reader", "writer"]),
         (amqtt.broker.Broker._start_listeners, []),
-        (
-            amqtt.broker.Broker._create_server_instance,
-            ["listener_name", "listener_type", "address", "port", "ssl_context"],
-        ),
         (amqtt.broker.Broker._create_ssl_context, ["listener"]),
         (amqtt.broker.Broker._split_bindaddr_port, ["port_str", "default_port"]),
         (amqtt.broker.Broker._authenticate, ["session", "_"]),

@@ -1,4 +1,4 @@
-"""CONNECT, CONNACK, DISCONNECT, wills and sessions (MQTT-3.1, MQTT-3.2, MQTT-3.14, MQTT-4.1, MQTT-4.13): see docs/conformance.md."""
+"""CONNECT, CONNACK, DISCONNECT, wills, sessions (MQTT-3.1, MQTT-3.2, MQTT-3.14, MQTT-4.1, MQTT-4.13): see docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_flags_and_payload_of_connect_agree(what: str) -> None:
         client = world.open(version)
         client.send(frame(data))
         assert client.closed
-        assert client.take() == ([] if version == 4 else [Connack(False, ReasonCode.MALFORMED_PACKET)])
+        packets = client.take()
+        assert [(type(p), p.code) for p in packets] == ([] if version == 4 else [(Connack, ReasonCode.MALFORMED_PACKET)])
         assert not world.node.sessions
 
 
@@ -104,7 +105,9 @@ def test_a_bad_connect_of_mqtt_5_hears_why(data: bytes, reason: int) -> None:
     world = World()
     client = world.open()
     client.send(frame(data))
-    assert client.take() == [Connack(False, reason)]
+    (packet,) = client.take()
+    assert isinstance(packet, Connack)
+    assert (packet.session_present, packet.code) == (False, reason)
     assert client.closed
 
 
@@ -322,11 +325,10 @@ def test_what_only_3_1_does() -> None:
     client.send(b"\x10\x11\x00\x06MQIsdp\x03\xc0\x00\x0a\x00\x03old")
     assert bytes(client.transport.written) == b"\x20\x02\x00\x00"
     client.transport.written.clear()
-    client.send(b"\x8a\x06\x00\x01\x00\x01t\x02", b"\x34\x06\x00\x01t\x00\x05x", b"\x6a\x02\x00\x05", b"\xaa\x05\x00\x02\x00\x01t")
-    names = [type(p).__name__ for p in client.take()]
-    assert names == ["Suback", "Pubrec", "Publish", "Pubcomp", "Unsuback"] or sorted(names) == sorted(
-        ["Suback", "Pubrec", "Publish", "Pubcomp", "Unsuback"]
+    client.send(
+        b"\x8a\x06\x00\x01\x00\x01t\x02", b"\x34\x06\x00\x01t\x00\x05x", b"\x6a\x02\x00\x05", b"\xaa\x05\x00\x02\x00\x01t"
     )
+    assert sorted(type(p).__name__ for p in client.take()) == ["Pubcomp", "Publish", "Pubrec", "Suback", "Unsuback"]
     client.vanish()
     client = world.connect("old", 3, clean=False)
     assert not client.connack.session_present

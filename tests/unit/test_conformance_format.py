@@ -1,4 +1,4 @@
-"""Strings, fixed headers and packet identifiers, as a client meets them (MQTT-1.5, MQTT-2, MQTT-4.7.3): see docs/conformance.md."""
+"""Strings, fixed headers and packet identifiers as a client meets them (MQTT-1.5, MQTT-2, MQTT-4.7.3): docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -109,7 +109,18 @@ def test_a_byte_order_mark_is_a_letter(version: int) -> None:
 def test_names_are_not_normalised(version: int) -> None:
     """MQTT-4.7.3-4: letters that look alike, case, blanks and empty levels are different names."""
     world = World()
-    names = ["caf\u00e9", unicodedata.normalize("NFD", "caf\u00e9"), "CAF\u00c9", "caf\u00e9 ", "caf\u00e9/", "/caf\u00e9", "\uff41", "a", "a//b", "a/b"]
+    names = [
+        "caf\u00e9",
+        unicodedata.normalize("NFD", "caf\u00e9"),
+        "CAF\u00c9",
+        "caf\u00e9 ",
+        "caf\u00e9/",
+        "/caf\u00e9",
+        "\uff41",
+        "a",
+        "a//b",
+        "a/b",
+    ]
     clients = {name: world.connect(f"c{number}", version) for number, name in enumerate(names)}
     for name, client in clients.items():
         client.subscribe(name, qos=1)
