@@ -1,6 +1,7 @@
 # Every target sets up what it needs (scripts/setup) and finds it there the second time.
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
 #   make test [ARGS=...]     the whole test suite
+#   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make soak [MINUTES=n]    a federation under load and faults for a while
@@ -13,7 +14,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim soak bench converge containers licences lock clean
+.PHONY: help run test interop check sim soak bench converge containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -34,8 +35,12 @@ run:
 	@exec $(PYTHON) -m broker.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers
+	@scripts/setup venv brokers mqttjs
 	@$(PYTHON) -m pytest $(ARGS)
+
+interop:
+	@scripts/setup venv brokers mqttjs-required
+	@$(PYTHON) -m pytest tests/process/test_clients.py tests/process/test_mqttjs.py $(ARGS)
 
 check:
 	@scripts/setup venv

@@ -11,8 +11,8 @@ from broker.authentication import Authentication, AuthenticationFailed
 from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
-from broker.reasons import explain, well_formed
 from broker.proxy import common_name
+from broker.reasons import explain, well_formed
 from broker.session import NEVER, Session
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
@@ -136,7 +136,6 @@ class Handshake:
         """Turn away who is to go elsewhere, or is one too many."""
         node = self.node
         config = node.config
-        old = node.sessions.get(connect.client_id)
         if config.server_reference:
             node.counters.redirected += 1
             reason = ReasonCode.SERVER_MOVED if config.redirect_permanent else ReasonCode.USE_ANOTHER_SERVER
@@ -144,11 +143,20 @@ class Handshake:
             self._turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
         elif node.rate is not None and not node.rate.take(now):
             self._turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
-        elif config.max_connections and node.connected >= config.max_connections and (old is None or old.conn is None):
-            self._turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {config.max_connections} connections")
         else:
-            return True
+            return self._place(connect)
         return False
+
+    def _place(self, connect: Connect) -> bool:
+        """Turn away who is one too many, at CONNECT and again when others may have come while it was being authenticated."""
+        node = self.node
+        most = node.config.max_connections
+        if most and node.connected >= most:
+            old = node.sessions.get(connect.client_id)
+            if old is None or old.conn is None:  # else it takes the place of another
+                self._turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
+                return False
+        return True
 
     def _admit(self, connect: Connect, now: float) -> None:
         """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do so by AUTH."""
@@ -218,7 +226,11 @@ class Handshake:
             self._turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
             return
         if authentication.running:
-            self.conn.send(encode_packet(answer, 5))
+            packet = encode_packet(answer, 5)
+            if len(packet) > (connect.properties or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE):
+                self._turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH")
+            else:
+                self.conn.send(packet)
         else:
             connect.username = authentication.username
             self._proof = answer.properties or {}
@@ -266,6 +278,8 @@ class Handshake:
     def _accept(self, connect: Connect, now: float) -> None:
         node = self.node
         conn = self.conn
+        if not self._place(connect):
+            return
         answer: Properties = self._proof
         if not connect.client_id:
             connect.client_id = node.new_client_id()

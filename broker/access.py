@@ -68,7 +68,7 @@ class Group:
 class Rules:
     """All rules of a file."""
 
-    __slots__ = ("_depth", "_groups", "_known", "_patterns", "size")
+    __slots__ = ("_depth", "_groups", "_known", "_patterns", "by_user", "size")
 
     def __init__(self, rules: Iterable[tuple[Subject, Rule]]) -> None:
         self._groups: dict[Subject, Group] = {}
@@ -76,8 +76,10 @@ class Rules:
         self._known: dict[tuple[int, ...], tuple[Group, ...]] = {}
         self._depth = 1
         self.size = 0
+        self.by_user = False  # some are about users
         for subject, rule in rules:
             self.size += 1
+            self.by_user = self.by_user or subject.kind in ("user", "users") or "%u" in rule.filter
             self._depth = max(self._depth, rule.filter.count("/") + 2)
             group = self._groups.get(subject)
             if group is None:

@@ -73,8 +73,10 @@ def _subject(word: str, name: str, before: Subject) -> Subject:
 def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
     action, _, topic_filter = rest.partition(" ")
     topic_filter = topic_filter.strip()
+    if not action:
+        raise ValueError(f"one of {', '.join(ACTIONS)} is missing")
     if action not in ACTIONS:
-        raise ValueError(f"{_shown(action)} is none of {', '.join(ACTIONS)}" if action else f"one of {', '.join(ACTIONS)} is missing")
+        raise ValueError(f"{_shown(action)} is none of {', '.join(ACTIONS)}")
     if not topic_filter:
         raise ValueError("the topic filter is missing")
     if topic_filter.startswith("$share/"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.metrics import metrics
@@ -58,8 +59,10 @@ def listen(host: str, port: int) -> socket.socket:
 class Admin:
     """The server around one node."""
 
-    def __init__(self, node: Node, version: str = "") -> None:
+    def __init__(self, node: Node, version: str = "", listeners: Callable[[], Mapping[str, int]] | None = None) -> None:
+        """`listeners`: returns how many connections each listener has."""
         self.node = node
+        self._listeners = listeners or dict
         self.version = version
         self.connections: dict[AdminProtocol, None] = {}  # in order of last use
         self.loop = asyncio.get_running_loop()
@@ -84,7 +87,9 @@ class Admin:
             case "/healthz":
                 return 200, "text/plain", "ok\n"
             case "/metrics":
-                return 200, "text/plain; version=0.0.4", metrics(self.node, self.version)
+                return 200, "text/plain; version=0.0.4", metrics(
+                    self.node, self.version, self._listeners(), self.loop.time() - self._started
+                )
             case "/api/federation":
                 return 200, "application/json", json.dumps(self.state()) + "\n"
             case "/":

@@ -29,7 +29,7 @@ class Aliases:
 
     def apply(self, packet: bytes, limit: int) -> bytes:
         """Return an MQTT 5 PUBLISH without alias as it is to be sent; not larger than `limit` (bytes) unless it was before."""
-        length, body = read_length(packet, 1)
+        body = read_length(packet, 1)[1]
         behind = body + 2 + (packet[body] << 8 | packet[body + 1])
         topic = packet[body + 2 : behind]
         if len(topic) < MIN_TOPIC:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from dacite import from_dict as dataclass_from
 
 from broker.configfile import ConfigError, ConfigFile, KeyPath, kind_of
 from broker.listening import OPTIONS, ListenerOptions, OptionError, check_options, split_options, unix_path
+from broker.mqttoptions import read_section
 from broker.settings import TlsSettings, split_bind
 from discovery.address import Address, is_loopback
 
@@ -30,8 +31,11 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
     """
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
-    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation"]))
-    data.pop("federation", None)
+    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation", "access", "mqtt"]))
+    for ours in ("federation", "access"):
+        data.pop(ours, None)
+    if data.pop("mqtt", None) is not None:
+        data["mqtt"] = read_section(file)
     listeners = _listeners(file, listen)
     if listeners is not None:
         data["listeners"] = listeners
@@ -41,7 +45,8 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
 
 
 def _checked(file: ConfigFile, data: dict[str, Any]) -> BrokerConfig:
-    known = copy.deepcopy({key: value for key, value in data.items() if key != "max_qos"})  # amqtt changes what it is given
+    theirs = {key: value for key, value in data.items() if key not in ("max_qos", "mqtt")}
+    known = copy.deepcopy(theirs)  # amqtt changes what it is given
     if "listeners" in known:
         known["listeners"], options = split_options(known["listeners"])
     else:
@@ -154,9 +159,10 @@ def describe_listeners(config: BrokerConfig) -> str:
     return ", ".join(found) or "nothing"
 
 
-def exposed(config: BrokerConfig) -> bool:
-    """Say whether other machines can reach a listener."""
-    binds = [listener.bind for listener in config.listeners.values() if listener.type is not ListenerType.EXTERNAL]
+def exposed(config: BrokerConfig, names: Container[str] | None = None) -> bool:
+    """Say whether other machines can reach a listener (`names`: one of these)."""
+    listeners = [listener for name, listener in config.listeners.items() if names is None or name in names]
+    binds = [listener.bind for listener in listeners if listener.type is not ListenerType.EXTERNAL]
     return any(not is_loopback(split_bind(bind).host) for bind in binds if bind is not None and unix_path(bind) is None)
 
 

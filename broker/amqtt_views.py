@@ -120,6 +120,8 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
         if session is None:
             session = node.sessions[client_id] = Session(node, client_id)
             session.clean = False
+            session.username = value[0].username
+            session.permissions = node.permissions(session.username, client_id, "")
             session.expire_after(0xFFFFFFFF)
             if session.expiry != NEVER:
                 away = session

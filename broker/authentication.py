@@ -109,7 +109,10 @@ def authenticate_again(client: Client, packet: Auth, now: float) -> None:
     except AuthenticationFailed as error:
         _failed(client, str(error))
         return
-    client.send(encode_packet(answer, 5))
+    data = encode_packet(answer, 5)
+    if len(data) > client.session.maximum_packet_size:
+        raise ProtocolViolation("AUTH exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
+    client.send(data)
     if authentication.running and not begun:
         run = authentication.run
 

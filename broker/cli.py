@@ -61,7 +61,7 @@ def _open_streams() -> None:
 
 
 def _main(words: list[str]) -> int:
-    if words and words[0] not in ("run", "status") and not words[0].startswith("-"):
+    if words and words[0] not in ("run", "status", "passwd") and not words[0].startswith("-"):
         command = _command(words[0])
         if command is not None:
             return int(command(words[1:]) or 0)
@@ -76,6 +76,10 @@ def _main(words: list[str]) -> int:
             from broker.run import run
 
             return run(arguments)
+        if arguments.command == "passwd":
+            from broker import passwd
+
+            return passwd.run(arguments)
         return _status(arguments)
     except ConfigError as error:
         complain(str(error))
@@ -183,8 +187,18 @@ def _parser() -> Parser:
     status = commands.add_parser("status", help="show the tree as a broker sees it", allow_abbrev=False)
     status.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
     status.add_argument("--json", action="store_true", help="print /api/federation as it is")
+    users = commands.add_parser("passwd", help="set a password in the users file", allow_abbrev=False)
+    _add_passwd(users)
     commands.add_parser("bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False)
     return parser
+
+
+def _add_passwd(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the users file; it is made when it is not there")
+    parser.add_argument("user", metavar="USER", help="the user's name")
+    parser.add_argument("--delete", action="store_true", help="delete the user instead")
+    parser.add_argument("--no-scram", action="store_true", help="no keys for SCRAM-SHA-256: log-in with a plain password only")
+    parser.add_argument("--iterations", metavar="N", help="rounds of the keys for SCRAM-SHA-256 (15000)")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,16 @@ class Gatekeeper:
         self.users = users
         self.access = access
 
-    def methods(self) -> dict[str, Scram]:
-        """Return the methods of enhanced authentication for which there are users; they look up who there is at the time."""
-        return {} if self.users is None else {NAME: Scram(self._verifier, os.urandom)}
+    def describe(self) -> list[str]:
+        """Say what is in force, for a log line."""
+        access = self.access
+        users = [] if self.users is None else [f"{len(self.users)} users"]
+        return users if access is None or access.rules is None else [*users, f"{access.rules.size} rules"]
+
+    def methods(self, known: Container[str]) -> dict[str, Scram]:
+        """Return the methods of enhanced authentication for which there are users, but those `known`. They look up users in
+        what holds at that time."""
+        return {} if self.users is None or NAME in known else {NAME: Scram(self._verifier, os.urandom)}
 
     def _verifier(self, name: str) -> Verifier | None:
         return self.users.verifier(name) if self.users is not None else None

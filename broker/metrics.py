@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,11 +19,34 @@ _HELP = {
     "link_bytes_data": "Bytes sent on links for messages.",
 }
 
+_REFUSALS = {
+    "malformed": "malformed",
+    "protocol_errors": "protocol_error",
+    "connects_refused": "connect_refused",
+    "connect_timeout": "connect_timeout",
+    "keep_alive_timeout": "keep_alive_timeout",
+    "taken_over": "taken_over",
+    "slow_consumer_closed": "slow_consumer",
+    "proxy_garbage": "proxy_garbage",
+}
+"""Counter -> reason for which a client's connection was closed from our side."""
+
+_DROPS = {
+    "dropped_slow_consumer": "slow_consumer",
+    "dropped_queue_full": "queue_full",
+    "dropped_too_large": "too_large",
+    "dropped_link": "link",
+    "expired": "expired",
+}
+"""Counter -> reason for which a message was dropped."""
+
 Sample = tuple[dict[str, str], float]
 
 
-def metrics(node: Node, version: str = "") -> str:
-    """Return all metrics of a node, names beginning with mqttree_."""
+def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None = None, uptime: float | None = None) -> str:
+    """Return all metrics of a node, names beginning with mqttree_. Labels have few values: this broker's listeners and links,
+    and the reasons named above; never a client's id, user or topic. `listeners`: connections of each; `uptime`: s.
+    """
     federation = node.federation
     tree, config = federation.tree, node.config
     up = [link for link in federation.links.values() if link.state == "up"]
@@ -36,6 +59,11 @@ def metrics(node: Node, version: str = "") -> str:
 
     gauge("info", "This broker.", [(about, 1)])
     gauge("connections", "Open connections of clients and brokers.", len(node.connections))
+    gauge("listener_connections", "Open connections of a listener.", [({"listener": n}, c) for n, c in (listeners or {}).items()])
+    gauge("clients_connected", "Clients that are connected.", node.connected)
+    if uptime is not None:
+        gauge("uptime_seconds", "Time since this broker started.", uptime)
+    gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
     gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))
     gauge("retained", "Retained messages.", len(node.retained))
@@ -51,6 +79,12 @@ def metrics(node: Node, version: str = "") -> str:
     gauge("link_rtt_seconds", "Round-trip time of a link.", rtt)
     gauge("link_forwarding", "1 if messages are forwarded on a link.", [(peer, 1 if link.live else 0) for peer, link in peers])
     counters: dict[str, int] = node.counters.as_dict()
+    for name, text, reasons in (
+        ("closed_total", "Client connections closed by this broker.", _REFUSALS),
+        ("dropped_total", "Messages that were not delivered.", _DROPS),
+    ):
+        samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
+        _metric(lines, f"mqttree_{name}", "counter", text, samples)
     counters |= {f"discovery_{name}": value for name, value in federation.membership.counters.items()}
     for name, value in counters.items():
         text = _HELP.get(name, f"Count of {name.replace('_', ' ')}.")

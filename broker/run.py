@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Any
 from broker import admin as admin_server
 from broker import logs
 from broker.cli import DEFAULT_ADMIN, version
-from broker.configfile import ConfigError
+from broker.configfile import ConfigError, ConfigFile
 from broker.identity import DataDir, fresh_identity
-from broker.settings import FederationSettings, RunSettings, first_address, read_settings, split_bind
+from broker.settings import (
+    AccessSettings,
+    FederationSettings,
+    RunSettings,
+    first_address,
+    read_access,
+    read_settings,
+    split_bind,
+)
 from discovery.address import Address
 from stp import capability
 
 if TYPE_CHECKING:
     from broker.amqtt_config import BrokerConfig
+    from broker.server import Broker
 
 SHUTDOWN_TIMEOUT = 10.0
 """s for goodbyes; docker stop and systemd kill after ten or more."""
@@ -92,25 +101,32 @@ class _Run:
         self.listener = listener
         self.die_with_parent = die_with_parent
         self.stopping: asyncio.Event | None = None
+        self.broker: Broker | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
 
     async def main(self) -> int:
         """Start, wait for a signal, stop; return the exit code."""
         from broker.amqtt_config import explain
+        from broker.gatekeeper import Gatekeeper
         from broker.server import Broker
 
         loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self._watch(loop)
         try:
-            broker = Broker(self.data, loop, settings=self.federation)
+            self._check_listeners(self.settings.access, self.settings.file)
+            gatekeeper = Gatekeeper(self.settings.access, self.config.listeners)
+            self.broker = broker = Broker(self.data, loop, settings=self.federation, gatekeeper=gatekeeper)
             await broker.start()
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
-        admin = admin_server.Admin(broker.node, version())
+        admin = admin_server.Admin(broker.node, version(), broker.listener_connections)
         if self.listener is not None:
             await admin.start(self.listener)
-        self._announce(not broker.node.hooks.authenticate)
+        self._announce()
+        self._warn(broker)
         await self.stopping.wait()
         log.info("stopping")
         await admin.close()
@@ -123,10 +139,11 @@ class _Run:
         return 0
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop at the first signal, end at the second; with `die_with_parent` also when the standard input ends."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, self._stop, number)
+        """Stop at the first signal, end at the second; with `die_with_parent` also when the standard input ends. SIGHUP: read
+        users, rules and certificates anew."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         if self.die_with_parent:
             loop.add_reader(0, self._read_stdin, loop)
 
@@ -146,14 +163,72 @@ class _Run:
             assert self.stopping is not None
             self.stopping.set()
 
-    def _announce(self, anonymous: bool) -> None:
+    def _reload(self) -> None:
+        """Reload, one after the other."""
+        if self._reloading is not None and not self._reloading.done():
+            self._reload_again = True
+        elif self.broker is not None:
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_files(self.broker))
+
+    async def _reload_files(self, broker: Broker) -> None:
+        while True:
+            self._reload_again = False
+            try:
+                file = self.settings.file
+                access = self.settings.access if file is None else read_access(ConfigFile.read(file.path))
+                self._check_listeners(access, file)
+                found = await broker.reload(access)
+            except Exception as error:  # whatever the files hold: one line
+                log.error("cannot reload, everything stays as it was: %s", " ".join(str(error).split()))
+            else:
+                self.settings.access = access
+                log.info("reloaded: %s", ", ".join([*found, self._anonymous_access()]))
+                self._warn(broker)
+            if not self._reload_again:
+                return
+
+    def _check_listeners(self, access: AccessSettings, file: ConfigFile | None) -> None:
+        if file is not None and isinstance(access.anonymous, dict):
+            for name in access.anonymous:
+                if name not in self.config.listeners:
+                    file.fail(("access", "anonymous"), f"there is no listener {name!r}")
+
+    def _anonymous_listeners(self) -> list[str]:
+        """Return the listeners where anybody may come in."""
+        assert self.broker is not None
+        access = self.broker.node.access
+        if self.broker.node.hooks.authenticate:
+            return []
+        named = self.broker.node.config.identity_listeners
+        return [n for n in self.config.listeners if n not in named and (access is None or access.lets_anonymous(n))]
+
+    def _anonymous_access(self) -> str:
+        found = self._anonymous_listeners()
+        if len(found) == len(self.config.listeners):
+            return "anonymous access allowed"
+        return f"anonymous access on listener {', '.join(found)} only" if found else "no anonymous access"
+
+    def _warn(self, broker: Broker) -> None:
+        """Say what makes users and rules weaker than whoever wrote them may think."""
+        access = broker.node.access
+        if access is None:
+            return
+        believed = broker.node.hooks.authenticate or len(broker.node.config.identity_listeners) == len(self.config.listeners)
+        if access.rules is not None and access.rules.by_user and access.users is None and not believed:
+            log.warning("rules speak of users, but nobody checks passwords: who gives a name counts as anonymous (access.users)")
+        tls = self.federation.tls
+        if self.federation.secret is None and (tls is None or tls.certfile is None):
+            log.warning("rules and users do not bind other brokers, and any may join: this cluster has no secret (--secret-file)")
+
+    def _announce(self) -> None:
         """Say in one line who listens where; as a warning when anybody on the network may come in."""
         from broker.amqtt_config import describe_listeners, exposed
 
         settings, federation = self.settings, self.federation
+        anonymous = self._anonymous_listeners()
         listeners = describe_listeners(self.config)
         log.log(
-            logging.WARNING if anonymous and exposed(self.config) else logging.INFO,
+            logging.WARNING if anonymous and exposed(self.config, anonymous) else logging.INFO,
             "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s, %s",
             federation.name,
             listeners,
@@ -162,7 +237,7 @@ class _Run:
             federation.cluster,
             federation.discovery,
             "" if federation.secret is not None or federation.discovery == "off" else " (no secret)",
-            "anonymous access allowed" if anonymous else "no anonymous access",
+            self._anonymous_access(),
         )
 
 

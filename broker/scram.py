@@ -127,6 +127,10 @@ class Scram:
         """Begin an exchange."""
         return Exchange(self)
 
+    def nonce(self) -> str:
+        """Make our half of an exchange's nonce."""
+        return _base64(self.random_bytes(NONCE_SIZE))
+
     def nobody(self, name: str) -> Verifier:
         """Make up a verifier for a name that is not there, the same each time: an exchange must not tell who is."""
         salt = _hmac(self._secret, b"salt" + name.encode())[:SALT_SIZE]
@@ -175,7 +179,7 @@ class Exchange:
         found = self._scram.lookup(self.username)
         self._known = found is not None
         self._verifier = verifier = found if found is not None else self._scram.nobody(self.username)
-        self._nonce = nonce + _base64(self._scram.random_bytes(NONCE_SIZE))
+        self._nonce = nonce + self._scram.nonce()
         self._gs2 = f"{flag},{authzid},".encode()
         answer = f"r={self._nonce},s={_base64(verifier.salt)},i={verifier.iterations}"
         self._auth = f"{bare},{answer}".encode()

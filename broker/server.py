@@ -34,14 +34,16 @@ from broker.cli import version
 from broker.client import Client
 from broker.config import NodeConfig
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
+from broker.gatekeeper import Gatekeeper
 from broker.listening import ListenerOptions, split_options, unix_path
 from broker.message import Message
+from broker.mqttoptions import read_options
 from broker.plugins import Handler, Plugins
 from broker.proxy import ProxyHeader
 from broker.session import Subscription
-from broker.settings import FederationSettings
+from broker.settings import AccessSettings, FederationSettings
 from broker.systopics import INTERVAL, SysTopics
-from broker.tls import describe_error, dial_context
+from broker.tls import describe_error, dial_context, renew
 from broker.transport import Driver, StreamProtocol
 from broker.websocket import AdapterTransport, WebSocketProtocol
 from discovery.address import Address
@@ -69,6 +71,9 @@ DEFAULT_PLUGINS: dict[str, Any] = {
 }
 """amqtt's default without its two loggers."""
 
+OURS = ("federation", "access")
+"""Keys of a configuration file that are none of amqtt's."""
+
 REFUSED = 0x80
 """SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
 
@@ -86,13 +91,18 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         plugin_namespace: str | None = None,
         *,
         settings: FederationSettings | None = None,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
-        """Take amqtt's configuration (a `federation` key in it is not for us) and the federation's settings.
+        """Take amqtt's configuration (keys `federation` and `access` in it are not for us), the federation's settings, and who
+        knows users and rules.
+
+        The key `mqtt` is for the node (`broker.mqttoptions`).
 
         Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong configuration,
         PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for plugins.
         """
         self.max_qos = 2
+        self.mqtt_options: dict[str, Any] = {}
         self.listener_options: dict[str, ListenerOptions] = {}
         given = {} if config is None else config
         chosen = BrokerConfig.from_dict(self._prepared(given)) if isinstance(given, dict) else given
@@ -102,6 +112,8 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             if settings is not None:
                 del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]  # ours tell more
         self.settings = settings
+        self.gatekeeper = gatekeeper
+        self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
         self._dial_context = dial_context(settings.tls) if settings is not None and settings.tls is not None else None
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,12 +137,13 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
 
     def _prepared(self, config: dict[str, Any]) -> dict[str, Any]:
         """Copy a configuration (amqtt changes the one that it is given), without what is ours."""
-        config = copy.deepcopy({key: value for key, value in config.items() if key != "federation"})
+        config = copy.deepcopy({key: value for key, value in config.items() if key not in OURS})
         for key in ("max-qos", "max_qos"):
             if (qos := config.pop(key, None)) is not None:
                 if isinstance(qos, bool) or qos not in (0, 1, 2):
                     raise ValueError(f"'{key}' is {qos!r}, not 0, 1 or 2")
                 self.max_qos = qos
+        self.mqtt_options = read_options(config.pop("mqtt", None) or {})
         if isinstance(config.get("listeners"), dict):
             config["listeners"], self.listener_options = split_options(config["listeners"])
         return config
@@ -139,6 +152,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
         config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval, keep_missed=True)
+        config = replace(config, **self.mqtt_options)
         named = [name for name, options in self.listener_options.items() if options.use_identity_as_username]
         config = replace(config, identity_listeners=frozenset(named), link_listener=self._link_listener())
         if not config.port:  # known once the listeners are open; until then nobody is told
@@ -152,6 +166,13 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         if isinstance(node, ShowingNode):
             node.on_packets = self._packets_sent
         self.driver = Driver(node, self._loop, self._run_effects)
+        self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        gatekeeper = self.gatekeeper
+        if gatekeeper is not None and (gatekeeper.access is not None or self.node.access is not None):
+            self.node.methods.update(gatekeeper.methods(self.node.methods))
+            self.node.set_access(gatekeeper.access, self.driver.time())
 
     def _link_listener(self) -> str | None:
         """Return the one listener where brokers are let in, when links are authenticated by certificates."""
@@ -215,6 +236,8 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 self._servers[name] = ExternalServer()
                 continue
             context = self._ssl_context(name, config) if config.ssl else None
+            if context is not None:
+                self._contexts[name] = config, context
             try:
                 where = unix_path(str(config.bind)) or self._split_bindaddr_port(str(config.bind), DEFAULT_PORTS[config.type])
             except ValueError as error:
@@ -229,7 +252,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 raise BrokerError(listen_error(name, where, error)) from error
             self.logger.info("Listener '%s' bind to %s (max_connections=%s)", name, config.bind, config.max_connections)
         if self.settings is not None and self.settings.port == 0:
-            self._make_node(next(iter(self.ports.values()), 0))
+            self._make_node(self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0)))
 
     async def _open(
         self, server: Listener, kind: ListenerType, where: tuple[str | None, int] | str, context: ssl.SSLContext | None
@@ -264,6 +287,26 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             reason = getattr(error, "strerror", None) or str(error)
             raise BrokerError(f"listener '{name}': cannot use {', '.join(files)}: {reason}") from error
         return context
+
+    async def reload(self, settings: AccessSettings) -> list[str]:
+        """Take users, rules and certificates from their files anew; nobody is disconnected. Returns what was found.
+
+        Raises ConfigError and BrokerError, one line, for a file that cannot be used: then everything stays as it was.
+        """
+        gatekeeper = self.gatekeeper
+        read = await self._loop.run_in_executor(None, gatekeeper.read, settings) if gatekeeper is not None else None
+        for name, (config, _) in self._contexts.items():
+            self._ssl_context(name, config)
+        tls = self.settings.tls if self.settings is not None else None
+        self._dial_context = dial_context(tls) if tls is not None else None
+        for config, context in self._contexts.values():  # for the handshakes to come
+            renew(context, config)
+        if gatekeeper is not None and read is not None:
+            gatekeeper.take(*read)
+            self._put_in_force()
+        self.driver.wake()
+        found = gatekeeper.describe() if gatekeeper is not None else []
+        return [*found, f"{len(self._contexts)} certificates"] if self._contexts else found
 
     def _start_discovery(self) -> None:
         settings = self.settings
@@ -302,6 +345,10 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 found[name] = int(sockets[0].getsockname()[1])
         return found
 
+    def listener_connections(self) -> dict[str, int]:
+        """Return how many connections each listener has."""
+        return {name: server.conn_count for name, server in self._servers.items() if isinstance(server, Listener)}
+
     # ---------------------------------------------------------------- end
 
     async def shutdown(self) -> None:
@@ -324,6 +371,8 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             await self._resolver.close()
             self._resolver = None
         await self._end_tasks()
+        if self.gatekeeper is not None:
+            self.gatekeeper.close()
         await self._close_listeners()
         self.node.sessions.clear()
         self.node.retained.clear()
@@ -387,7 +436,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 case Dial():
                     self.spawn(self._dial(effect))
                 case Authenticate():
-                    self.spawn(self._answer(effect, self.plugins.may_connect, False))
+                    self.spawn(self._answer(effect, self._may_connect, False))
                 case AuthorizePublish():
                     self.spawn(self._answer(effect, self.plugins.may_publish, False))
                 case AuthorizeSubscribe():
@@ -402,6 +451,14 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _may_connect(self, effect: Authenticate) -> bool:
+        """Ask the users' file, then the plugins: both must agree."""
+        connect = effect.connect
+        keeper = self.gatekeeper if effect.client.checking else None
+        if keeper is not None and not await keeper.verify(connect.username or "", connect.password or b""):
+            return False
+        return await self.plugins.may_connect(effect) if self.node.hooks.authenticate else True
 
     async def _answer(self, effect: Effect, question: Callable[[Any], Awaitable[Any]], refusal: Any) -> None:
         """Ask plugins and give the node their answer; one that raises has refused."""
@@ -475,6 +532,8 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         if own is None or not valid_topic_filter(topic_filter):
             return REFUSED
         group, inner = split_shared(topic_filter)
+        if own.permissions is not None and not own.permissions.may_subscribe(inner):
+            return REFUSED
         if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
             return REFUSED
         qos = min(qos, self.node.config.max_qos)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 from broker.settings import TlsSettings
+
+
+def renew(context: ssl.SSLContext, listener: Any) -> None:
+    """Let a listener's context show the certificate that is in its files by now, to clients that come from now on, and trust
+    authorities that were added. Raises OSError and ValueError for files that cannot be used: try
+    them in another context first."""
+    context.load_cert_chain(listener.certfile, listener.keyfile)
+    if listener.cafile or listener.capath or listener.cadata:
+        context.load_verify_locations(listener.cafile, listener.capath, listener.cadata)
 
 
 def dial_context(settings: TlsSettings) -> ssl.SSLContext:

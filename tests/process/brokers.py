@@ -258,8 +258,9 @@ class Client:
         transport: str = "tcp",
         ca: Path | None = None,
         keep_alive: int = 60,
+        user: tuple[str, str] | None = None,
     ) -> None:
-        """Connect. `expiry`: s that an MQTT 5 session is kept."""
+        """Connect. `expiry`: s that an MQTT 5 session is kept; `user`: name and password."""
         self.port = port
         self.messages: list[paho.MQTTMessage] = []
         self.acknowledged: set[int] = set()
@@ -285,6 +286,8 @@ class Client:
             self.paho.will_set(*will, properties=will_properties)
         if ca is not None:
             self.paho.tls_set(str(ca))
+        if user is not None:
+            self.paho.username_pw_set(*user)
         if v5:
             properties = Properties(1)  # of CONNECT
             properties.SessionExpiryInterval = expiry
@@ -401,9 +404,9 @@ class Mosquitto:
         self.process.wait()
 
     def lines(self) -> list[str]:
-        """What came."""
+        """What came; without a line that is still being written."""
         noise = ("Client ", "Subscribed (mid")
-        return [line for line in self.out.read_text(errors="replace").splitlines() if not line.startswith(noise)]
+        return [line for line in self.out.read_text(errors="replace").split("\n")[:-1] if not line.startswith(noise)]
 
     def got(self, number: int) -> list[str]:
         """Wait for so many lines; returns all."""

@@ -196,7 +196,7 @@ def test_help_has_every_flag() -> None:
     assert "die-with-parent" not in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_broker_in_good_order(number: signal.Signals) -> None:
     port, admin = pick_ports(2)
     with started(*running(port, admin, "--name", "x")) as process:

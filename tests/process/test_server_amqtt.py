@@ -1177,7 +1177,7 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
 
 
 async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("broker.limits.PLUGIN_ANSWER", 0.05)
+    monkeypatch.setattr("broker.limits.PLUGIN_ANSWER", 0.5)
     async with running({own(Silent): {}}) as broker:
         port = broker.ports["default"]
         async with raw(port, "never") as refused:
@@ -1187,13 +1187,13 @@ async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.Monkey
             assert await subscribe(client, "#") == await subscribe(other, "#") == [0]
             client.send(Publish("never/publish", b"x", 1, packet_id=1), Publish("never/receive", b"y", 1, packet_id=2))
             client.send(Publish("t", b"z"))
-            assert await client.receive() == Puback(1, 0x87)
-            assert await client.receive() == Puback(2)
+            answers = [await client.receive() for _ in range(2)]
+            assert [(p.packet_id, int(p.reason)) for p in answers if isinstance(p, Puback)] == [(1, 0x87), (2, 0)]
             assert await other.receive() == Publish("never/receive", b"y")
             assert await client.receive() == Publish("t", b"z")  # behind the one that was asked about
         assert broker.node.counters.plugin_errors == 4
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-        assert lines[0] == "plugin failed in Authenticate: TimeoutError: no answer within 0.05 s"
+        assert lines[0] == "plugin failed in Authenticate: TimeoutError: no answer within 0.5 s"
 
 
 async def test_what_plugins_retain_other_brokers_retain_too() -> None:

@@ -204,13 +204,14 @@ class Messages:
                 return group
         return None
 
-    def check(self) -> None:
+    def check(self, order: bool = True) -> None:
         """Everything about all messages of the run."""
         for client in self.clients:
             for error in client.errors:
                 self.world.violation("client", f"{client.name}: {error}")
             self._duplicates(client)
-            self._order(client)
+            if order:
+                self._order(client)
             self._unwanted(client)
         self._losses()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker import limits
+from broker import limits, relay
 from tests.sim.checkers import Meetings, Messages, bound_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.world import Host, World
@@ -51,6 +51,8 @@ class Schedule:
         self.count = brokers or rng.choice((2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 9))
         self.length = rng.uniform(3.0, 12.0)
         self.small = rng.random() < 0.25
+        # Long histories in small: what is not taken over at once is fetched; its order is then not promised in every chaos.
+        self.lean = rng.random() < 0.1
         self.apart: list[tuple[int, int]] = []  # pairs that never reach each other: trees of several hops
         if rng.random() < 0.3:
             pairs = [(a, b) for b in range(self.count) for a in range(b)]
@@ -226,9 +228,11 @@ class Schedule:
     def run(self) -> Result:
         """Play it, heal everything, wait for quiet, probe, check."""
         world = self.world
-        saved = limits.LINK_BACKLOG_BYTES
+        saved = limits.LINK_BACKLOG_BYTES, relay.RECENT
         if self.small:
             limits.LINK_BACKLOG_BYTES = 32 * 1024
+        if self.lean:
+            relay.RECENT = 3
         try:
             self.build()
             self.traffic()
@@ -236,7 +240,7 @@ class Schedule:
             world.run(self.length + 1.0)
             self._end()
         finally:
-            limits.LINK_BACKLOG_BYTES = saved
+            limits.LINK_BACKLOG_BYTES, relay.RECENT = saved
         return self._result()
 
     def _end(self) -> None:
@@ -259,8 +263,9 @@ class Schedule:
         messages = Messages(world, self.ledger, self.clients, self.meetings)
         if not world.violations:
             self._probe(messages)
-        messages.check()
-        messages.retained()
+        messages.check(order=not self.lean)
+        if not self.lean:
+            messages.retained()
 
     def _probe(self, messages: Messages) -> None:
         """Every broker publishes once at every QoS; every matching subscriber anywhere gets it once."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_harness import FakeClient, World, connect_packet
 
 from broker import limits
-from broker.access import PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
+from broker.access import ACTIONS, PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
 from broker.aclfile import parse_rules
 from broker.effects import Authenticate, Hooks
 from broker.wire import Connack, Puback, Publish, Pubrec, Will
 from routing.topics import covers, matches
-from node_harness import FakeClient, World, connect_packet
 
 
 def rules(text: str) -> Rules:
@@ -142,13 +141,9 @@ FILTERS = st.builds(
     lambda levels, deep: "/".join([*levels, "#"] if deep else levels) or "#", st.lists(LEVELS, max_size=4), st.booleans()
 ).filter(bool)
 NAMES = st.sampled_from(["a", "b", "+", "a/b", "$SYS", "", "%u"])
-LINES = st.lists(
-    st.one_of(
-        st.builds("{} {} {}".format, st.sampled_from(["allow", "deny"]), st.sampled_from(["publish", "subscribe", "receive", "all"]), FILTERS),
-        st.sampled_from(["user a", "user b", "user *", "anonymous", "client a", "client *b", "everyone", "listener l", "listener *"]),
-    ),
-    max_size=12,
-)  # fmt: skip
+HEADS = ["user a", "user b", "user *", "anonymous", "client a", "client *b", "everyone", "listener l", "listener *"]
+WORDS = st.sampled_from([f"{verdict} {action}" for verdict in ("allow", "deny") for action in ACTIONS])
+LINES = st.lists(st.one_of(st.builds("{} {}".format, WORDS, FILTERS), st.sampled_from(HEADS)), max_size=12)
 TOPICS = st.lists(st.sampled_from(["a", "b", "", "xa", "xb", "$SYS", "%u", "+"]), min_size=1, max_size=4).map("/".join)
 
 

@@ -1,0 +1,258 @@
+"""Users, rules and certificates as files of a running broker: who gets in, what is reloaded, and that nobody is dropped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
+
+from broker.users import entries
+from broker.wire import Connack, Connect, Decoder, encode_packet
+
+CONFIG = """
+listeners:
+  default: {{bind: "127.0.0.1:{port}"}}
+  open: {{bind: "127.0.0.1:{open}"}}
+  secure:
+    bind: 127.0.0.1:{tls}
+    ssl: on
+    certfile: {folder}/cert.pem
+    keyfile: {folder}/key.pem
+access:
+  users: {folder}/users
+  rules: {folder}/rules
+  anonymous: {{open: yes}}
+"""
+
+RULES = """
+user anna
+allow all home/#
+allow subscribe #
+user *
+allow all user/%u/#
+listener open
+anonymous
+allow publish open/#
+"""
+
+Make = Callable[..., Client]
+
+
+class Guarded:
+    """A broker with users and rules."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.open, self.tls = free_ports(2)
+        self.users("anna", "bert")
+        self.rules(RULES)
+        certificate(folder, "first")
+        (folder / "config.yaml").write_text(CONFIG.format(port=broker.port, open=self.open, tls=self.tls, folder=folder))
+
+    def users(self, *names: str) -> None:
+        lines = [line for name in names for line in entries(name, f"{name}'s", os.urandom)]
+        (self.folder / "users").write_text("\n".join(lines))
+
+    def rules(self, text: str) -> None:
+        (self.folder / "rules").write_text(text)
+
+    def reload(self, *words: str) -> str:
+        """Reload, and return the line that says how that went."""
+        before = len(self.broker.lines(*words))
+        assert self.broker.process is not None
+        self.broker.process.send_signal(signal.SIGHUP)
+        return str(until(lambda: self.broker.lines(*words)[before:], f"{words} in the log")[0])
+
+
+def certificate(folder: Path, name: str) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+
+
+def handshake(port: int) -> tuple[ssl.SSLSocket, bytes]:
+    """A TLS connection, and the certificate that was shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = context.wrap_socket(socket.create_connection(("127.0.0.1", port), PATIENCE))
+    shown = connection.getpeercert(binary_form=True)
+    assert shown is not None
+    return connection, shown
+
+
+def answer(port: int, user: str | None, password: bytes | None = None, version: int = 5) -> int:
+    """The code that a CONNECT is answered with."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+        connection.sendall(encode_packet(Connect("MQTT", version, True, 0, "", user, password, None, None), version))
+        decoder = Decoder(version)
+        while not (packets := decoder.receive(connection.recv(4096))):
+            pass
+    assert isinstance(packets[0], Connack)
+    return packets[0].code
+
+
+@contextmanager
+def guarded(folder: Path, *flags: str) -> Iterator[Guarded]:
+    with Cluster(folder) as cluster:
+        config = folder / "config.yaml"
+        broker = cluster.add("--discovery", "off", "--config", str(config), *flags, listen=False, start=False)
+        found = Guarded(folder, broker)
+        broker.start().up()
+        yield found
+        assert broker.running
+        assert broker.terminate() == 0
+        assert "Traceback" not in broker.log()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Guarded]:
+    with guarded(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with clients() as maker:
+        yield maker
+
+
+def test_who_gets_in_and_what_he_may(one: Guarded, make: Make) -> None:
+    port = one.broker.port
+    assert one.broker.lines("anonymous access on listener open only")
+    assert one.broker.lines("WARNING", "no secret")
+    for _ in range(2):  # the second time what was right is known
+        assert answer(port, "anna", b"anna's") == 0
+        assert answer(port, "anna", b"bert's") == 0x86
+    assert answer(port, "anna", b"wrong", version=4) == 4
+    assert answer(port, "anna") == 0x86
+    assert answer(port, "nobody", b"x") == 0x86
+    assert answer(port, None) == 0x87
+    assert answer(one.open, None) == 0
+    assert answer(one.open, "nobody", b"x") == 0x86
+    anna = make(port, user=("anna", "anna's"))
+    bert = make(port, user=("bert", "bert's"))
+    assert anna.subscribe("#") == [0]
+    assert bert.subscribe("#") == [0x87]
+    assert bert.subscribe("user/bert/#") == [0]
+    anybody = make(one.open)
+    anybody.publish("home/x", b"no", qos=1)
+    anybody.done(anybody.publish("open/x", b"yes", qos=1))
+    bert.publish("user/anna/x", b"no", qos=1)
+    bert.done(bert.publish("user/bert/x", b"mine", qos=1))
+    anna.done(anna.publish("home/x", b"end", qos=1))
+    until(lambda: b"end" in [m.payload for m in anna.messages], "what anna may receive")
+    assert sorted(m.payload for m in anna.messages) == [b"end", b"mine", b"yes"]
+    assert [m.payload for m in bert.messages] == [b"mine"]
+    assert one.broker.counter("publish_refused") == 2
+    assert one.broker.lines("INFO", "bert", "may not subscribe to", "no rule allows it")
+
+
+def test_a_reload_changes_what_everybody_may_and_drops_nobody(one: Guarded, make: Make) -> None:
+    port = one.broker.port
+    anna, bert = make(port, user=("anna", "anna's")), make(port, user=("bert", "bert's"))
+    anna.subscribe("#")
+    bert.done(bert.publish("user/bert/1", b"1", qos=1))
+    until(lambda: len(anna.messages) == 1, "the message before")
+    one.rules(RULES.replace("user anna", "user anna\ndeny receive user/bert/now/x").replace("%u", "%u/now"))
+    assert "2 users, 5 rules, 1 certificates, anonymous access on listener open only" in one.reload("INFO", "reloaded:")
+    bert.publish("user/bert/1", b"not any more", qos=1)
+    bert.done(bert.publish("user/bert/now/x", b"not for anna", qos=1))
+    bert.done(bert.publish("user/bert/now", b"2", qos=1))
+    until(lambda: len(anna.messages) == 2, "the message behind")
+    assert [m.payload for m in anna.messages] == [b"1", b"2"]
+    one.rules("user anna\nallow nothing #")
+    line = one.reload("ERROR", "cannot reload")
+    assert line.endswith(f"everything stays as it was: {one.folder}/rules:2: 'nothing' is none of publish, subscribe, receive, all")
+    (one.folder / "users").write_text("anna")
+    assert one.reload("ERROR", "cannot reload").endswith("users:1: expected USER:HASH")
+    bert.done(bert.publish("user/bert/now", b"3", qos=1))
+    until(lambda: len(anna.messages) == 3, "the message by the rules before")
+    one.rules(RULES)
+    one.users("bert")  # anna is out, but not thrown out
+    one.reload("INFO", "reloaded:", "1 users")
+    assert answer(port, "anna", b"anna's") == 0x86
+    bert.done(bert.publish("user/bert/4", b"4", qos=1))
+    assert anna.subscribe("home/x") == [0x87]
+    assert len(anna.messages) == 3
+    assert not anna.lost.is_set()
+    assert not bert.lost.is_set()
+
+
+def test_a_reload_takes_new_certificates(one: Guarded) -> None:
+    old, first = handshake(one.tls)
+    certificate(one.folder, "second")
+    (one.folder / "key.pem").rename(one.folder / "kept")
+    (one.folder / "key.pem").write_text("no key")
+    assert "listener 'secure': cannot use" in one.reload("ERROR", "cannot reload")
+    again, shown = handshake(one.tls)
+    assert shown == first
+    (one.folder / "kept").rename(one.folder / "key.pem")
+    one.reload("INFO", "reloaded:")
+    new, second = handshake(one.tls)
+    assert second != first
+    for connection in (old, again, new):
+        connection.sendall(encode_packet(Connect("MQTT", 4, True, 0, "", "anna", b"anna's", None, None), 4))
+        assert connection.recv(4) == b"\x20\x02\x00\x00"
+        connection.close()
+
+
+def test_the_section_itself_is_read_anew(one: Guarded) -> None:
+    config = one.folder / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("{open: yes}", "{opne: yes}"))
+    assert "config.yaml:13: access.anonymous: there is no listener 'opne'" in one.reload("ERROR", "cannot reload")
+    config.write_text(text.replace("{open: yes}", "no"))
+    one.reload("INFO", "reloaded:", "no anonymous access")
+    assert answer(one.open, None) == 0x87
+    config.write_text(text.partition("access:")[0])
+    one.reload("INFO", "reloaded: 1 certificates, anonymous access allowed")
+    assert answer(one.open, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "access", "line"),
+    [
+        ("allow all", "rules: {folder}/rules", "{folder}/rules:1: the topic filter is missing"),
+        ("listener x", "rules: {folder}/rules", "{folder}/rules:1: there is no listener 'x'"),
+        ("", "users: {folder}/none", "cannot read {folder}/none: No such file or directory"),
+        ("", "anonymous: {{x: no}}", "{folder}/config.yaml:2: access.anonymous: there is no listener 'x'"),
+    ],
+)
+def test_files_that_cannot_be_used_at_the_start(tmp_path: Path, rules: str, access: str, line: str) -> None:
+    (tmp_path / "rules").write_text(rules)
+    (tmp_path / "config.yaml").write_text("access:\n  " + access.format(folder=tmp_path))
+    (port,) = free_ports(1)
+    found = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "run", "-c", str(tmp_path / "config.yaml"), "--listen", f"127.0.0.1:{port}",
+         "--discovery", "off", "--log-level", "error"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr == f"mqttree: {line.format(folder=tmp_path)}\n"
+
+
+def test_names_that_nobody_checks(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("user anna\nallow all #\nanonymous\nallow subscribe #")
+    with Cluster(tmp_path) as cluster:
+        config = tmp_path / "config.yaml"
+        config.write_text(f"access:\n  rules: {tmp_path}/rules\n")
+        broker = cluster.add("--discovery", "off", "--config", str(config)).up()
+        assert broker.lines("WARNING", "nobody checks passwords")
+        with clients() as make:
+            anna = make(broker.port, user=("anna", "x"))
+            assert anna.subscribe("a") == [0]
+            anna.publish("a", b"no", qos=1)
+            until(lambda: broker.counter("publish_refused") == 1, "the refusal")

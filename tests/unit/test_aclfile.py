@@ -1,0 +1,107 @@
+"""The rules file and the configuration's `access:` section: what they may say, and one line about what they may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.aclfile import parse_rules, read_rules
+from broker.amqtt_config import read_config
+from broker.configfile import ConfigError, ConfigFile
+from broker.settings import AccessSettings, read_access
+
+WRONG = [
+    ("allow", "1: one of publish, subscribe, receive, all is missing"),
+    ("allow publish", "1: the topic filter is missing"),
+    ("\n\nallow write a", "3: 'write' is none of publish, subscribe, receive, all"),
+    ("# x\n allow all a/#/b", "2: 'a/#/b' is not a topic filter"),
+    ("allow all a+", "1: 'a+' is not a topic filter"),
+    ("allow all a/+%c", "1: 'a/+%c' is not a topic filter"),
+    ("allow all $share/g/a", "1: a rule about a shared subscription is one about the filter in it: leave $share/<group>/ out"),
+    ("allow all " + "/" * 200, "1: the filter has more than 200 levels"),
+    ("topic read a", "1: 'topic' is none of allow, deny, listener, user, anonymous, client, everyone"),
+    ("Allow all a", "1: 'Allow' is none of allow, deny, listener, user, anonymous, client, everyone"),
+    ("user", "1: 'user' needs a name"),
+    ("client", "1: 'client' needs a pattern"),
+    ("listener", "1: 'listener' needs a name"),
+    ("anonymous x", "1: 'x' behind 'anonymous': nothing may stand there"),
+    ("everyone x", "1: 'x' behind 'everyone': nothing may stand there"),
+    ("listener tsl", "1: there is no listener 'tsl'"),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), WRONG)
+def test_what_is_wrong_is_said_with_its_line(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_rules("rules", text, listeners={"tls"})
+    assert str(caught.value) == f"rules:{line}"
+
+
+def test_the_number_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_RULES", 2)
+    with pytest.raises(ConfigError, match="^rules:3: more than 2 rules$"):
+        parse_rules("rules", "allow all a\nallow all b\nallow all c")
+
+
+def test_spaces_tabs_comments_and_line_ends_are_forgiven() -> None:
+    text = "\ufeff# by whom\r\n\r\n\tuser\tanna \r\n  allow\tall   a b/#  \r\nlistener tls\r\nlistener *\r\n"
+    rules = parse_rules("rules", text.lstrip("\ufeff"), listeners={"tls"})
+    assert rules.size == 1
+    assert rules.about("anna", "c", "tls")
+    assert not rules.about("bert", "c", "tls")
+
+
+def test_names_are_compared_in_one_spelling() -> None:
+    rules = parse_rules("rules", "user ANNA\nallow all #", str.lower)
+    assert rules.about("anna", "c", "l")
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_rules(str(tmp_path / "rules"))
+    (tmp_path / "rules").write_bytes(b"allow all a\nallow all \xff\n")
+    with pytest.raises(ConfigError, match="rules:2: not UTF-8"):
+        read_rules(str(tmp_path / "rules"))
+
+
+@given(st.text(st.sampled_from("allowdenyuserclient *\n\t%uc+#/$ share"), max_size=60))
+def test_whatever_stands_there_is_rules_or_one_line(text: str) -> None:
+    try:
+        parse_rules("rules", text)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+        assert str(error).startswith("rules:")
+
+
+def section(text: str) -> AccessSettings:
+    file = ConfigFile.parse("c.yaml", text)
+    read_config(file)  # amqtt is not bothered by it
+    return read_access(file)
+
+
+def test_the_section() -> None:
+    assert section("") == read_access(None) == AccessSettings()
+    assert section("access:\n  users: u\n  rules: r\n  anonymous: yes") == AccessSettings(Path("u"), Path("r"), True)
+    assert section("access: {anonymous: {default: no}}") == AccessSettings(anonymous={"default": False})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("access: x", "c.yaml:1: access: expected keys and values, not the text 'x'"),
+        ("access:\n  user: x", "c.yaml:2: access.user: unknown key; did you mean 'users'?"),
+        ("access:\n  users: 7", "c.yaml:2: access.users: expected a text, not the number 7; put it in quotes"),
+        ("access:\n  rules: ''", "c.yaml:2: access.rules: '' is not a file name"),
+        ("access:\n  anonymous: maybe",
+         "c.yaml:2: access.anonymous: expected yes or no, or listeners with yes or no each, not the text 'maybe'"),
+        ("access:\n  anonymous: {tls: 1}", "c.yaml:2: access.anonymous: listener 'tls': expected yes or no, not the number 1"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_section(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        section(text)
+    assert str(caught.value) == line
