@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker import limits
 from routing.topics import covers, matches
 from routing.trie import SubscriptionTrie
 
@@ -98,6 +99,8 @@ class Rules:
             if where in (None, listener) and pattern.fullmatch(client_id):
                 groups[id(group)] = group
         found = tuple(groups.values())
+        if len(self._known) >= limits.RULE_GROUPS:
+            self._known.clear()
         return self._known.setdefault(tuple(groups), found)
 
     def probe(self, topic_filter: str) -> str:

@@ -51,8 +51,8 @@ class Gatekeeper:
     def describe(self) -> list[str]:
         """Say what is in force, for a log line."""
         access = self.access
-        users = [] if self.users is None else [f"{len(self.users)} users"]
-        return users if access is None or access.rules is None else [*users, f"{access.rules.size} rules"]
+        users = [] if self.users is None else [f"users {len(self.users)}"]
+        return users if access is None or access.rules is None else [*users, f"rules {access.rules.size}"]
 
     def methods(self, known: Container[str]) -> dict[str, Scram]:
         """Return the methods of enhanced authentication for which there are users, but those `known`. They look up users in

@@ -142,6 +142,10 @@ PROXY_TIMEOUT = 5.0
 MAX_RULES = 100_000
 """rules of a rules file; more are an error at the start: each is some hundred bytes, and a file of 1 MiB has fewer."""
 
+RULE_GROUPS = 10_000
+"""combinations of rules about one client that are kept as one object for all to whom they apply; then they are forgotten, and clients
+that come later have another one."""
+
 PERMITTED_TOPICS = 4096
 """topics of one client for which the rules have said yes and are not asked again; then they are forgotten. About 150 bytes each."""
 

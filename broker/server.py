@@ -306,7 +306,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             self._put_in_force()
         self.driver.wake()
         found = gatekeeper.describe() if gatekeeper is not None else []
-        return [*found, f"{len(self._contexts)} certificates"] if self._contexts else found
+        return [*found, f"certificates of {', '.join(self._contexts)}"] if self._contexts else found
 
     def _start_discovery(self) -> None:
         settings = self.settings

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 from pathlib import Path
 
-_KEY = "ec -pkeyopt ec_paramgen_curve:prime256v1".split()
+_KEY = ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
 
 
 class Authority:

@@ -308,7 +308,12 @@ async def test_the_balancer_vouches_for_certificates() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", b"GET / HTTP/1.1\r\n\r\n", SIGNATURE + b"\x21\x11\xff\xff", SIGNATURE + b"\x31"],
+    [
+        b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        SIGNATURE + b"\x21\x11\xff\xff",
+        SIGNATURE + b"\x31",
+    ],
 )
 async def test_without_a_header_nobody_is_let_in(data: bytes) -> None:
     async with running(lb=PROXIED) as broker:
@@ -412,14 +417,22 @@ def test_wrong_options(entry: dict[str, Any], key: str, reason: str) -> None:
 
 
 def test_other_listeners_take_over_what_the_default_one_says() -> None:
-    rest, options = split_options({"default": {"proxy_protocol": True, "bind": "1"}, "b": {"proxy-protocol": False}, "c": {"bind": "2"}})
+    rest, options = split_options(
+        {"default": {"proxy_protocol": True, "bind": "1"}, "b": {"proxy-protocol": False}, "c": {"bind": "2"}}
+    )
     assert rest == {"default": {"bind": "1"}, "b": {}, "c": {"bind": "2"}}
     assert options == {"default": ListenerOptions(proxy_protocol=True), "b": ListenerOptions(), "c": options["default"]}
 
 
 @pytest.mark.parametrize(
     ("bind", "path"),
-    [("unix:/run/x.sock", "/run/x.sock"), ("unix:///run/x.sock", "/run/x.sock"), ("unix:x", "x"), ("127.0.0.1:1", None), (None, None)],
+    [
+        ("unix:/run/x.sock", "/run/x.sock"),
+        ("unix:///run/x.sock", "/run/x.sock"),
+        ("unix:x", "x"),
+        ("127.0.0.1:1", None),
+        (None, None),
+    ],
 )
 def test_unix_paths(bind: str | None, path: str | None) -> None:
     assert unix_path(bind) == path
@@ -434,7 +447,10 @@ def test_paths_that_are_none(bind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("listeners: {default: {bind: '1', require-certificate: true}}", "c.yaml:1: listeners.default.require-certificate: needs ssl"),
+        (
+            "listeners: {default: {bind: '1', require-certificate: true}}",
+            "c.yaml:1: listeners.default.require-certificate: needs ssl",
+        ),
         ("listeners: {default: {bind: 'unix:'}}", "c.yaml:1: listeners.default.bind: 'unix:' has no path"),
         ("listeners: {default: {bind: '1'}, b: {socket_mode: 432}}", "c.yaml:1: listeners.b.socket_mode: 432 are no permissions"),
         ("listeners: {default: {bind: '1', proxy_protcol: true}}", "did you mean 'proxy-protocol'"),

@@ -271,7 +271,7 @@ class SimClient:
             self._released.clear()
             self._in.clear()
             self.interests.clear()
-        if not kept and self.filters:
+        if self.filters and not self.interests:
             self.subscribe(self.filters)
         for packet_id, sent in list(self._out.items()):
             assert sent.packet is not None

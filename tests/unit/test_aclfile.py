@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from broker import limits
 from broker.aclfile import parse_rules, read_rules
 from broker.amqtt_config import read_config
 from broker.configfile import ConfigError, ConfigFile
+from broker.gatekeeper import Gatekeeper
+from broker.scram import NAME
 from broker.settings import AccessSettings, read_access
+from broker.users import entries
 
 WRONG = [
     ("allow", "1: one of publish, subscribe, receive, all is missing"),
@@ -105,3 +109,43 @@ def test_what_is_wrong_with_the_section(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         section(text)
     assert str(caught.value) == line
+
+
+async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PASSWORDS_KNOWN", 1)
+    path = tmp_path / "users"
+    path.write_text("\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom)))
+    settings = AccessSettings(users=path)
+    keeper = Gatekeeper(settings, ())
+    assert list(keeper.methods(())) == [NAME]
+    assert not keeper.methods([NAME])
+    assert not await keeper.verify("anna", b"wrong")
+    for name in ("anna", "anna", "bert", "anna"):
+        assert await keeper.verify(name, b"right")
+    assert not await keeper.verify("annar", b"ight")
+    path.write_text("\n".join(entries("anna", "other", os.urandom)))
+    keeper.take(*keeper.read(settings))
+    assert not await keeper.verify("anna", b"right")
+    assert await keeper.verify("anna", b"other")
+    assert not await keeper.verify("bert", b"right")
+    assert keeper.access is not None
+    assert keeper.describe() == ["users 1"]
+    keeper.take(*keeper.read(AccessSettings()))
+    assert keeper.access is None
+    assert not await keeper.verify("anna", b"other")
+    assert keeper.describe() == []
+    keeper.close()
+
+
+def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) -> None:
+    """The users' file takes full-width letters for the plain ones: nobody sheds a rule about himself by typing them."""
+    users, rules = tmp_path / "users", tmp_path / "rules"
+    users.write_text("\n".join(entries("anna", "right", os.urandom)))
+    rules.write_text("user anna\ndeny all secret\nuser *\nallow all #")
+    access = Gatekeeper(AccessSettings(users, rules), ()).access
+    assert access is not None
+    for name in ("anna", "\uff41\uff4e\uff4e\uff41"):
+        permissions = access.permissions(name, "c", "l", verified=False, certified=False)
+        assert permissions is not None
+        assert permissions.may_publish("open")
+        assert not permissions.may_publish("secret")

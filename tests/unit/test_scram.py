@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import random
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_a_user_who_is_not_there_has_the_same_salt_each_time_and_not_another_one
     assert salt("user") == b"s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 
 
-def test_a_server_key_of_zeros_lets_nobody_in_who_is_not_there() -> None:
+def test_a_proof_of_zeros_lets_nobody_in_who_is_not_there() -> None:
     """What is made up for unknown users must not be guessable; and a proof of the right length is looked at to the end."""
     exchange = scram({})()
     exchange.step(b"n,,n=u,r=abc")
@@ -233,7 +234,8 @@ def test_wrong_verifiers(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def file() -> str:
-    return "".join(f"{line}\n" for line in ["# who", *entries("anna", "secret", RNG.randbytes), "", *entries("bob", "b", RNG.randbytes, scram=False)])
+    anna, bob = entries("anna", "secret", RNG.randbytes), entries("bob", "b", RNG.randbytes, scram=False)
+    return "".join(f"{line}\n" for line in ["# who", *anna, "", *bob])
 
 
 def test_plain_passwords(file: str) -> None:
@@ -301,7 +303,10 @@ def test_replacing_keeps_the_rest(file: str) -> None:
     assert replace_user("", "zoe", ["zoe:1", "zoe:2"]) == "zoe:1\nzoe:2\n"
 
 
-@pytest.mark.parametrize(("name", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\n", "x"), ("\ud800", "x"), ("a", ""), ("a", "x" * 65_536)])
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\n", "x"), ("\ud800", "x"), ("a", ""), ("a", "x" * 65_536)],
+)
 def test_what_cannot_be_stored(name: str, password: str) -> None:
     with pytest.raises(ValueError, match=r"name|password"):
         entries(name, password, RNG.randbytes)
@@ -339,6 +344,15 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
     assert main(["passwd", str(path), "anna", "--delete"]) == 0
     assert Users.read(str(path)).names() == ["bob"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_passwd_takes_a_line_of_the_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "HASHER", argon2.PasswordHasher(1, 8, 1))
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\r\nnot this\n"))
+    assert main(["passwd", str(tmp_path / "u"), "anna"]) == 0
+    assert Users.read(str(tmp_path / "u")).verify("anna", b"from a pipe")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["passwd", str(tmp_path / "u"), "anna"]) == 2
 
 
 @pytest.mark.parametrize(

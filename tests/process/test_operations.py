@@ -1,0 +1,304 @@
+"""What whoever runs a broker sees of it: $SYS, metrics, log lines, how it stops, and that idle connections are cheap."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.logs import JsonLines, OneLine
+from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
+from tests.process.brokers import Broker, Client, Cluster, clients, until
+
+PATIENCE = 30.0
+
+
+class Raw:
+    """A client on a socket of its own."""
+
+    def __init__(self, port: int, client_id: str, **options: Any) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.sock.settimeout(PATIENCE)
+        self.decoder = Decoder(5)
+        self.packets: list[Packet] = []
+        connect = {"username": None, "password": None, "will": None, "properties": None} | options
+        self.sock.sendall(encode_packet(Connect("MQTT", 5, True, 60, client_id, **connect), 5))
+        assert isinstance(self.take(), Connack)
+
+    def take(self) -> Packet:
+        """The next packet."""
+        while not self.packets:
+            data = self.sock.recv(1 << 16)
+            assert data, "closed"
+            self.packets += self.decoder.receive(data)
+        return self.packets.pop(0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as found:
+        yield found
+
+
+def alone(cluster: Cluster, *flags: str) -> Broker:
+    return cluster.add("--discovery", "off", *flags).up()
+
+
+# -------------------------------------------------------------------- $SYS
+
+
+def test_sys_topics_by_mosquittos_client(cluster: Cluster) -> None:
+    broker = alone(cluster)
+    command = ["mosquitto_sub", "-p", str(broker.port), "-W", "20", "-C", "3", "-F", "%t=%p=%r"]
+    topics = ("version", "clients/connected", "retained messages/count")
+    done = subprocess.run(
+        [*command, *(word for name in topics for word in ("-t", f"$SYS/broker/{name}"))],
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    found = dict(line.removeprefix("$SYS/broker/").split("=", 1) for line in done.stdout.splitlines())
+    assert found.keys() == set(topics)
+    assert found["version"].startswith("mqttree version ") and found["version"].endswith("=1")
+
+
+def test_the_interval_can_be_set_and_amqtts_plugin_takes_over(cluster: Cluster, tmp_path: Path) -> None:
+    often, never, plugin = (tmp_path / f"{name}.yaml" for name in ("often", "never", "plugin"))
+    often.write_text("sys_interval: 1\n")
+    never.write_text("sys_interval: 0\n")
+    anonymous = "  amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: true}\n"
+    plugin.write_text(f"plugins:\n{anonymous}  amqtt.plugins.sys.broker.BrokerSysPlugin: {{sys_interval: 1}}\n")
+    brokers = [cluster.add("--discovery", "off", "-c", str(path)) for path in (often, never, plugin)]
+    with clients() as make:
+        watchers = [make(broker.up().port) for broker in brokers]
+        for watcher in watchers:
+            watcher.subscribe("$SYS/#")
+        first = watchers[0]
+        until(lambda: len([m for m in list(first.messages) if m.topic.endswith("/uptime")]) >= 3, "three uptimes")
+        until(lambda: "$SYS/broker/clients/connected" in {m.topic for m in list(watchers[2].messages)}, "amqtt's topics")
+        assert not watchers[1].messages
+        assert "$SYS/broker/load/sockets/1min" not in {m.topic for m in list(watchers[2].messages)}
+
+
+# -------------------------------------------------------------------- metrics
+
+LINE = re.compile(
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|Inf)|NaN)"
+)
+LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
+
+
+def parse_metrics(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Read Prometheus' text format 0.0.4, strictly: every sample under its TYPE, samples of a family together, none twice."""
+    assert text.endswith("\n")
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    types: dict[str, str] = {}
+    family = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split(" ")[2]
+            assert family not in types, f"{family} twice"
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == family and kind in ("counter", "gauge")
+            types[name] = kind
+        else:
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            assert match["name"] == family in types, line
+            inner = match["labels"] or ""
+            labels = tuple(sorted((label[1], label[2]) for label in LABEL.finditer(inner)))
+            assert "".join(label[0] for label in LABEL.finditer(inner)) == inner, line
+            key = (match["name"], labels)
+            assert key not in found, line
+            found[key] = float(match["value"])
+            assert types[family] != "counter" or (family.endswith("_total") and found[key] >= 0), line
+    return found
+
+
+def scrape(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.admin, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return parse_metrics(response.read().decode())
+    finally:
+        connection.close()
+
+
+def test_metrics_have_few_labels(cluster: Cluster) -> None:
+    broker = alone(cluster)
+    before = scrape(broker)
+    assert {name for _, labels in before for name, _ in labels} <= {"listener", "reason", "peer", "address", "id", "name", "cluster",
+                                                                    "version"}  # fmt: skip
+    held = [Raw(broker.port, f"client-{number}", username=f"user-{number}") for number in range(30)]
+    for number, client in enumerate(held):
+        client.sock.sendall(encode_packet(Publish(f"topic/{number}", b"x"), 5))
+    with socket.create_connection(("127.0.0.1", broker.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        stranger.settimeout(PATIENCE)
+        with pytest.raises(OSError):
+            while stranger.recv(1000):
+                pass
+            raise ConnectionError
+    until(lambda: scrape(broker)["mqttree_published_total", ()] == 30, "thirty messages")
+    after = scrape(broker)
+    assert after.keys() == before.keys()  # not a series more
+    assert after["mqttree_clients_connected", ()] == 30
+    assert after["mqttree_listener_connections", (("listener", "default"),)] == 30
+    assert after["mqttree_closed_total", (("reason", "malformed"),)] + after[
+        "mqttree_closed_total", (("reason", "protocol_error"),)
+    ] == 1  # fmt: skip
+    assert after["mqttree_packets_received_total", ()] == 60
+    assert after["mqttree_packets_sent_total", ()] == 30
+
+
+# -------------------------------------------------------------------- logs
+
+
+def test_json_lines_from_start_to_end(cluster: Cluster) -> None:
+    broker = alone(cluster, "--log-format", "json", "--log-level", "debug")
+    with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as stranger:
+        stranger.sendall(b"\x30\x05\n{}\r\n")
+        until(lambda: broker.counter("malformed") + broker.counter("protocol_errors"), "the refusal")
+    assert broker.terminate() == 0
+    entries = [json.loads(line) for line in broker.log().splitlines()]
+    assert len(entries) > 3
+    for entry in entries:
+        assert list(entry)[:4] == ["ts", "level", "logger", "event"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["ts"])
+        assert entry["level"] in ("debug", "info", "warning", "error")
+    assert any("listens on" in entry["event"] for entry in entries)
+    assert any(entry["level"] == "warning" and "first packet is not CONNECT" in entry["event"] for entry in entries)
+
+
+def record(text: str, *arguments: object, **more: Any) -> logging.LogRecord:
+    made = logging.LogRecord("mqttree", logging.INFO, "x.py", 1, text, arguments, None)
+    made.__dict__.update(more)
+    return made
+
+
+def test_what_peers_send_makes_no_lines_of_its_own() -> None:
+    evil = record("client %s left", "a\n2026-01-01 ERROR \x1b[2Jall is lost\u2028x")
+    line = OneLine().format(evil)
+    assert "\n" not in line and line.isprintable() and "\\n2026" in line
+    entry = json.loads(JsonLines().format(evil))
+    assert entry["event"].startswith("client a\n2026") and "\n" not in JsonLines().format(evil)
+
+
+def test_fields_and_tracebacks() -> None:
+    entry = json.loads(JsonLines().format(record("came", fields={"client": "c1", "level": "evil", "bytes": b"\xff"})))
+    assert entry["client"] == "c1" and entry["level"] == "info" and entry["bytes"] == "b'\\xff'"
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        failed = record("failed", exc_info=(type(error), error, error.__traceback__))
+    assert "ValueError: why" in json.loads(JsonLines().format(failed))["traceback"]
+
+
+# -------------------------------------------------------------------- stopping
+
+
+def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
+    one, two = (cluster.add() for _ in range(2))
+    cluster.agree([one.up(), two.up()])
+    with clients() as make:
+        here, there = make(one.port, client_id="here"), make(two.port, client_id="there")
+        for watcher in (here, there):
+            watcher.subscribe("w/#", 1)
+        probe: Client = make(two.port, client_id="probe")
+        until(
+            lambda: probe.publish("w/probe", "x", 1) and there.payloads("w/probe") and here.payloads("w/probe"),
+            "the link carries",
+        )
+        make(one.port, client_id="will", will=("w/will", b"gone", 1, False))
+        raw = Raw(one.port, "raw")
+        assert one.terminate() == 0
+        farewell = raw.take()
+        assert isinstance(farewell, Disconnect) and farewell.reason == 0x8B
+        assert here.lost.wait(PATIENCE)
+        assert there.got(1, "w/will") == [b"gone"]  # its client is gone for everybody
+
+
+def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
+    broker = alone(cluster)
+    with clients() as make:
+        slow = Raw(broker.port, "slow")
+        slow.sock.sendall(b"\x82\x09\x00\x01\x00\x00\x03s/t\x00")
+        slow.take()
+        publisher = make(broker.port)
+        payload = bytes(100_000)
+        publisher.done(*[publisher.publish("s/t", payload, 1) for _ in range(40)])  # 4 MB that nobody reads yet
+        broker_end: list[int] = []
+        thread = threading.Thread(target=lambda: broker_end.append(broker.terminate()))
+        thread.start()
+        got = 0
+        while not isinstance(packet := slow.take(), Disconnect):
+            assert isinstance(packet, Publish)
+            got += 1
+        thread.join(PATIENCE)
+    assert got == 40 and packet.reason == 0x8B
+    assert broker_end == [0]
+
+
+def test_a_stop_waits_for_nobody_who_does_not_read(cluster: Cluster) -> None:
+    broker = alone(cluster)
+    with clients() as make:
+        deaf = Raw(broker.port, "deaf")
+        deaf.sock.sendall(b"\x82\x09\x00\x01\x00\x00\x03s/t\x00")
+        deaf.take()
+        publisher = make(broker.port)
+        publisher.done(*[publisher.publish("s/t", bytes(100_000), 1) for _ in range(100)])
+        assert broker.terminate() == 0
+
+
+def test_unix_sockets_over_a_crash_and_a_stop(cluster: Cluster, tmp_path: Path) -> None:
+    path, config = tmp_path / "s", tmp_path / "unix.yaml"
+    config.write_text(f"listeners: {{default: {{bind: '127.0.0.1:1'}}, local: {{bind: 'unix:{path}'}}}}\n")
+    broker = alone(cluster, "-c", str(config))
+    assert path.is_socket()
+    broker.kill()
+    assert path.is_socket()
+    broker.start().up()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(encode_packet(Connect("MQTT", 4, True, 0, "u", None, None, None, None), 4))
+        assert client.recv(4) == b"\x20\x02\x00\x00"
+    assert broker.end(signal.SIGINT) == 0
+    assert not path.exists()
+
+
+# -------------------------------------------------------------------- many connections
+
+
+def test_half_open_connections_are_cheap_and_harm_nobody(cluster: Cluster) -> None:
+    broker = alone(cluster)
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/statm")
+    before = int(status.read_text().split()[1])
+    held = [socket.create_connection(("127.0.0.1", broker.port), PATIENCE) for _ in range(500)]
+    try:
+        for each in held[:250]:
+            each.sendall(b"\x10\x7f\x00\x04MQ")
+        until(lambda: broker.view()["connections"] == 500, "all of them")
+        grown = (int(status.read_text().split()[1]) - before) * 4096
+        assert grown / len(held) < 15 * 1024
+        with clients() as make:
+            client = make(broker.port)
+            client.subscribe("t")
+            client.done(client.publish("t", "x"))
+            assert client.got(1) == [b"x"]
+    finally:
+        for each in held:
+            each.close()
+    until(lambda: broker.view()["connections"] == 0, "the end of all")
