@@ -18,7 +18,7 @@ from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, SEEN, WANT, Link
 from broker.relay import Relay
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket
+from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect, Disconnect
 from discovery import effects as discovery
 from discovery.address import Address, is_wildcard
@@ -52,7 +52,7 @@ class Federation:
         self.to_ping: list[Link] = []
         self._logged: dict[str, float] = {}
         self._due = now
-        self._enabled = config.discovery != "off" or bool(config.seeds)
+        self.enabled = config.discovery != "off" or bool(config.seeds)
 
     # ---------------------------------------------------------------- inputs
 
@@ -71,7 +71,10 @@ class Federation:
         conn.owner = link
         self.node.links_by_connection[conn] = link
         self.handshakes.add(link)
-        link.connect_received(connect, now)
+        try:
+            link.connect_received(connect, now)
+        except WireError as error:
+            link.fail(error)
         self._settle(now)
 
     def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
@@ -96,7 +99,7 @@ class Federation:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s), None when never."""
-        return self._due if self._enabled or self.links or self.handshakes else None
+        return self._due if self.enabled or self.links or self.handshakes else None
 
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
@@ -110,6 +113,7 @@ class Federation:
             if link.opened + self.config.handshake_timeout <= now:
                 self.count("link_timeouts")
                 link.conn.abort("handshake timed out")
+                self.link_lost(link, "handshake timed out", now)
         for link in list(self.links.values()):
             if link.state != "up":
                 continue
@@ -237,7 +241,8 @@ class Federation:
                 self._drop(link, "is this broker itself")
             else:
                 link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
-                self.membership.link_up(peer.id, peer.boot, Address(peer.host, peer.port), now, dialled)
+                if dialled is not None:  # what a caller says of its address proves nothing
+                    self.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
             return False
         old = self.links.get(peer.id)
         # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.

@@ -147,7 +147,7 @@ RULE_GROUPS = 10_000
 that come later have another one."""
 
 PERMITTED_TOPICS = 4096
-"""topics of one client for which the rules have said yes and are not asked again; then they are forgotten. About 150 bytes each."""
+"""topics of one client for which the rules have said yes and are not asked again; then they are forgotten. 150 bytes each."""
 
 PASSWORD_CHECKS = 1000
 """clients whose password waits to be checked, at 20 ms each: who comes then would wait longer than clients do, and is refused
@@ -158,4 +158,4 @@ PASSWORDS_KNOWN = 10_000
 not wait for argon2; then they are forgotten."""
 
 SYS_SESSIONS = 20_000
-"""sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more it tells the retained alone."""
+"""sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more: the retained alone."""

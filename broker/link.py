@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.connection import Connection
+from broker.fanout import topic_of
 from broker.message import Message
 from broker.origin import MARK, SIZE, Vector, decode_sequence
 from broker.wire.constants import PacketType, ReasonCode
@@ -417,12 +418,10 @@ class Link:
             raise MalformedPacket("PUBLISH on a link without its origin")
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
+        relay = self.federation.relay
+        relay.check(topic, first, sequence, 1)
         self._window_key = key
         self._sequence = sequence
-        relay = self.federation.relay
-        if not relay.accept(key, sequence, 1, now):
-            relay.node.counters.duplicates += 1
-            return end
         properties = data[at + SIZE : payload_at]
         expires_at: float | None = None
         if properties:
@@ -430,6 +429,10 @@ class Link:
                 expires_at = now + int.from_bytes(properties[1:5], "big")
                 properties = properties[5:]
             decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+        # Only what is whole and legal counts as having been here, and is passed on.
+        if not relay.accept(key, sequence, 1, now, late=bool(first & 0x07)):
+            relay.node.counters.duplicates += 1
+            return end
         message = Message(
             topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
         )
@@ -447,9 +450,11 @@ class Link:
             end += packet
         count = (end - position) // packet
         sequence = self._sequence + 1
-        self._sequence += count
         chunk = data[position:end]
-        self.federation.relay.run_received(self, chunk, start - position, packet, self._window_key, sequence, now)
+        relay = self.federation.relay
+        relay.check(topic_of(chunk), 0x30, sequence, count)
+        self._sequence += count
+        relay.run_received(self, chunk, start - position, packet, self._window_key, sequence, now)
         return end
 
     # ---------------------------------------------------------------- end

@@ -6,20 +6,31 @@ from collections import deque
 
 from broker import limits
 from broker.counters import Counters
-from broker.origin import Vector
+from broker.message import Message, size_of
+from broker.origin import Vector, encode_for_links
 
 
 class Entry:
-    """One message as it goes over links."""
+    """One message for links. What was published here while no link was there is encoded only when somebody needs it."""
 
-    __slots__ = ("at", "data", "expires_at", "key", "sequence")
+    __slots__ = ("_data", "_message", "at", "expires_at", "key", "sequence", "size")
 
-    def __init__(self, key: bytes, sequence: int, data: bytes, at: float, expires_at: float | None) -> None:
+    def __init__(self, key: bytes, sequence: int, data: bytes, message: Message, at: float) -> None:
+        """`data`: the PUBLISH as links carry it, b"" to make it from `message` later; `at`: s."""
         self.key = key
         self.sequence = sequence
-        self.data = data
-        self.at = at  # s
-        self.expires_at = expires_at  # s
+        self.at = at
+        self.expires_at = message.expires_at
+        self._data = data
+        self._message = None if data else message
+        self.size = len(data) or size_of(message)
+
+    def data(self, now: float) -> bytes:
+        """Return the PUBLISH as links carry it; `now` (s) counts for what expires."""
+        if self._message is not None:
+            self._data = encode_for_links(self._message, self.key, self.sequence, now)
+            self._message = None
+        return self._data
 
 
 class MessageLog:
@@ -39,16 +50,16 @@ class MessageLog:
     def append(self, entry: Entry) -> None:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)
-        self._bytes += len(entry.data)
+        self._bytes += entry.size
         while self._bytes > self._limit and len(self._entries) > 1:
-            self._bytes -= len(self._entries.popleft().data)
+            self._bytes -= self._entries.popleft().size
             self._counters.log_trimmed += 1
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE."""
         entries = self._entries
         while entries and entries[0].at + limits.LOG_AGE < now:
-            self._bytes -= len(entries.popleft().data)
+            self._bytes -= entries.popleft().size
 
     def missed(self, seen: Vector, now: float) -> list[Entry]:
         """Return what a neighbour with `seen` lacks, in the order of each origin; nothing of origins that it does not know."""

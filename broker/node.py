@@ -106,6 +106,7 @@ class Node:
         self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
+        self.federated = self.federation.enabled
 
     # ---------------------------------------------------------------- inputs
 

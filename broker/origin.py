@@ -11,7 +11,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 
 from broker import limits
-from broker.message import PACKET_IDS
+from broker.message import PACKET_IDS, Message
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint
 
@@ -84,6 +84,14 @@ def encode_link_publish(
     length = 2 + len(topic) + len(middle) + len(payload)
     return b"".join(
         (bytes((0x30 | qos << 1 | retain,)), encode_varint(length), PACKET_IDS[len(topic)], topic, middle, payload)
+    )
+
+
+def encode_for_links(message: Message, key: bytes, sequence: int, now: float) -> bytes:
+    """Encode a message for links; `now` (s) gives the time that it has left."""
+    expiry = None if message.expires_at is None else max(0, round(message.expires_at - now))
+    return encode_link_publish(
+        message.topic, message.payload, message.qos, message.retain, message.properties, expiry, key, sequence
     )
 
 

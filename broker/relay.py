@@ -25,6 +25,7 @@ from broker.origin import (
     Vector,
     Window,
     decode_vector,
+    encode_for_links,
     encode_link_publish,
     encode_vector,
     intersect,
@@ -32,6 +33,7 @@ from broker.origin import (
     split_key,
     subtract,
 )
+from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
+
+ALONE = 10.0
+"""s without having heard of any other broker, after which nothing is kept for one: long enough to find those that are there."""
 
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
@@ -63,6 +68,7 @@ class Relay:
         self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}  # -> who has to answer, who waits
         self._fetch_number = 0
         self._next_sweep = now + 1.0
+        self._alone_since = now
 
     # ---------------------------------------------------------------- published here
 
@@ -70,24 +76,16 @@ class Relay:
         """Pass on a message that was published here."""
         if message.topic[:1] == b"$":
             return
+        node = self.node
+        keep = message.qos or message.retain
+        if not (keep or node.forwarding):
+            return
         self.own.top = sequence = self.own.top + 1
-        now = self.node.now
-        expiry: int | None = None
-        if message.expires_at is not None:
-            expiry = max(0, round(message.expires_at - now))
-        data = encode_link_publish(
-            message.topic,
-            message.payload,
-            message.qos,
-            message.retain,
-            message.properties,
-            expiry,
-            self.key,
-            sequence,
-        )
-        if message.qos or message.retain:
-            self.log.append(Entry(self.key, sequence, data, now, message.expires_at))
-        self._send(data, 1, None)
+        data = encode_for_links(message, self.key, sequence, node.now) if node.forwarding else b""
+        if keep:
+            self.log.append(Entry(self.key, sequence, data, message, node.now))
+        if data:
+            self._send(data, 1, None)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
@@ -115,8 +113,24 @@ class Relay:
 
     # ---------------------------------------------------------------- received
 
-    def accept(self, key: bytes, first: int, count: int, now: float) -> int:
-        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some."""
+    def check(self, topic: bytes, first: int, sequence: int, count: int) -> None:
+        """Refuse a PUBLISH before it is passed on: others would take it for our fault.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker reaches.
+        """
+        if first & 0x06 == 0x06:
+            raise MalformedPacket("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+        if sequence < 1 or sequence + count > LAST:
+            raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
+        if topic not in self.node.fanout.routes:
+            self.node.fanout.route(topic)
+
+    def accept(self, key: bytes, first: int, count: int, now: float, *, late: bool = True) -> int:
+        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.
+
+        Not `late`: QoS 0, which is not worth more than its order; what newer messages have overtaken is dropped.
+        """
         window = self.vector.get(key)
         if window is None:
             window = self._meet(key, Window(first - 1, now), now)
@@ -124,6 +138,8 @@ class Relay:
         elif window is self.own:
             return 0
         window.heard = now
+        if not late and first <= window.top:
+            return 0
         return window.accept(first, count)
 
     def _meet(self, key: bytes, known: Window, now: float) -> Window:
@@ -132,13 +148,18 @@ class Relay:
         if len(self.vector) >= limits.MAX_ORIGINS:
             oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
             del self.vector[oldest]
+        broker_id, boot = split_key(key)
+        if boot > self.federation.own.boot and broker_id != self.federation.own.id:
+            # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
+            window = self.vector[key] = Window(0, now)
+            return window
         window = self.vector[key] = Window(known.top, now)
         window.begin = known.top
         if known.top:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
-        if split_key(key)[0] == self.federation.own.id:
+        if broker_id == self.federation.own.id:
             window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
         return window
 
@@ -163,7 +184,7 @@ class Relay:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
         if message.qos or message.retain:
-            self.log.append(Entry(key, sequence, data, now, message.expires_at))
+            self.log.append(Entry(key, sequence, data, message, now))
         self._send(data, 1, link)
         if sequence > self.vector[key].begin and message.topic[:1] != b"$":
             self.node.fanout.publish(message)
@@ -173,13 +194,14 @@ class Relay:
     ) -> None:
         """Deliver and pass on a run of QoS 0 packets that continues what came before it on this link."""
         count = len(chunk) // size
-        taken = self.accept(key, sequence, count, now)
-        if taken == -1:
-            for index in range(count):
-                packet = chunk[index * size : (index + 1) * size]
-                self.run_received(link, packet, prefix, size, key, sequence + index, now)
-            return
-        if taken == 0:
+        window = self.vector.get(key)
+        if window is not None and sequence <= window.top < sequence + count - 1:
+            known = window.top - sequence + 1
+            self.node.counters.duplicates += known
+            chunk = chunk[known * size :]
+            sequence += known
+            count -= known
+        if not self.accept(key, sequence, count, now, late=False):
             self.node.counters.duplicates += count
             return
         node = self.node
@@ -317,9 +339,10 @@ class Relay:
 
     def _replay(self, link: Link, seen: Vector, now: float) -> None:
         for entry in self.log.missed(seen, now):
-            link.conn.send(entry.data)
+            data = entry.data(now)
+            link.conn.send(data)
             self.node.counters.replayed += 1
-            self.node.counters.link_bytes_data += len(entry.data)
+            self.node.counters.link_bytes_data += len(data)
 
     def _leave(self, link: Link) -> None:
         if link.live:
@@ -351,6 +374,11 @@ class Relay:
         if now < self._next_sweep:
             return
         self._next_sweep = now + 1.0
+        if self.federation.links or self.federation.handshakes or self.federation.membership.members(now):
+            self._alone_since = now
+            self.node.federated = True
+        elif self._alone_since + ALONE < now:
+            self.node.federated = False
         self.log.forget_old(now)
         for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
             del self.vector[key]

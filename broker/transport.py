@@ -112,9 +112,6 @@ class StreamProtocol(asyncio.Protocol):
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(HIGH_WATER)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._on_open is not None and not self._on_open(self):
             transport.abort()
             return

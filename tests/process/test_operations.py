@@ -139,8 +139,8 @@ def scrape(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
 def test_metrics_have_few_labels(cluster: Cluster) -> None:
     broker = alone(cluster)
     before = scrape(broker)
-    assert {name for _, labels in before for name, _ in labels} <= {"listener", "reason", "peer", "address", "id", "name", "cluster",
-                                                                    "version"}  # fmt: skip
+    known = {"listener", "reason", "peer", "address", "id", "name", "cluster", "version"}
+    assert {name for _, labels in before for name, _ in labels} <= known
     held = [Raw(broker.port, f"client-{number}", username=f"user-{number}") for number in range(30)]
     for number, client in enumerate(held):
         client.sock.sendall(encode_packet(Publish(f"topic/{number}", b"x"), 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from broker import limits
 from broker.link import Link
@@ -25,10 +26,10 @@ def watch_crossings(world: World) -> None:
         relay = host.running.relay
         life = host.life
         seen: dict[bytes, set[int]] = defaultdict(set)
-        accept: Callable[[bytes, int, int, float], int] = relay.accept
+        accept: Callable[..., int] = relay.accept
 
-        def watched(key: bytes, first: int, count: int, now: float) -> int:
-            taken = accept(key, first, count, now)
+        def watched(key: bytes, first: int, count: int, *rest: Any, **more: Any) -> int:
+            taken = accept(key, first, count, *rest, **more)
             if taken > 0:
                 known = seen[key]
                 for sequence in range(first, first + count):

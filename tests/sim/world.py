@@ -252,7 +252,7 @@ class Host:
         if self.node is not None:
             return
         world = self.world
-        self.boot += 1
+        self.boot = max(self.boot + 1, 1 + int(world.now))  # seconds, as of a real broker
         settings = {**self.config}
         boot = settings.pop("boot", self.boot)
         config = NodeConfig(id=self.id, boot=boot, name=self.name, host=self.address[0], port=self.address[1], **settings)

@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_with_its_line(text: str, line: str) -> None:
 
 def test_the_number_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_RULES", 2)
-    with pytest.raises(ConfigError, match="^rules:3: more than 2 rules$"):
+    with pytest.raises(ConfigError, match=r"^rules:3: more than 2 rules$"):
         parse_rules("rules", "allow all a\nallow all b\nallow all c")
 
 

@@ -162,7 +162,7 @@ def test_an_unknown_method() -> None:
         (auth(b"x"), 0x87),
         (auth(None), 0x87),
         (b"\xf1\x00", 0x81),
-        (b"\xf0\x01\x55", 0x81),
+        (b"\xf0\x01\x55", 0x82),
     ],
 )
 def test_nothing_but_the_next_auth_is_taken_before_connack(packet: Any, code: int) -> None:

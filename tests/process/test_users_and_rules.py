@@ -175,7 +175,8 @@ def test_a_reload_changes_what_everybody_may_and_drops_nobody(one: Guarded, make
     assert [m.payload for m in anna.messages] == [b"1", b"2"]
     one.rules("user anna\nallow nothing #")
     line = one.reload("ERROR", "cannot reload")
-    assert line.endswith(f"everything stays as it was: {one.folder}/rules:2: 'nothing' is none of publish, subscribe, receive, all")
+    why = f"{one.folder}/rules:2: 'nothing' is none of publish, subscribe, receive, all"
+    assert line.endswith(f"everything stays as it was: {why}")
     (one.folder / "users").write_text("anna")
     assert one.reload("ERROR", "cannot reload").endswith("users:1: expected USER:HASH")
     bert.done(bert.publish("user/bert/now", b"3", qos=1))
