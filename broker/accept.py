@@ -34,13 +34,14 @@ MQTT_5 = b"\x00\x04MQTT\x05"
 class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
-    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "version")
+    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "timer", "version")
 
     def __init__(self, node: Node, conn: Connection) -> None:
         self.node = node
         self.conn = conn
         self.connect: Connect | None = None
         self.version = 4
+        self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
         self.authentication: Authentication | None = None
         self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
@@ -314,6 +315,7 @@ class Handshake:
         if len(conn.outbox) == 1:
             node.dirty.append(conn)
         conn.owner = client
+        node.handshake_over(self)
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
         if present:
@@ -413,6 +415,7 @@ class Handshake:
 
     def lost(self, reason: str, now: float) -> None:
         """Nothing had begun: nothing to end."""
+        self.node.handshake_over(self)
 
     def control_first(self) -> bytes:
         """Nothing overtakes here."""

@@ -71,7 +71,7 @@ class Authentication:
         """
         properties = packet.properties or {}
         if properties.get(Property.AUTHENTICATION_METHOD) != self.method:
-            raise ProtocolViolation("AUTH with another Authentication Method than CONNECT [MQTT-4.12.1-1]")
+            raise ProtocolViolation("AUTH with another Authentication Method than CONNECT [MQTT-4.12.0-5]")
         data = properties.get(Property.AUTHENTICATION_DATA)
         exchange = self._exchange
         if packet.reason == ReasonCode.RE_AUTHENTICATE and connected and exchange is None:
@@ -97,12 +97,12 @@ class Authentication:
 def authenticate_again(client: Client, packet: Auth, now: float) -> None:
     """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is handled as before.
 
-    Raises ProtocolViolation for a client that has not authenticated this way at first (MQTT-4.12.0-6, -7), a wrong order, or
-    another method.
+    Raises ProtocolViolation for a client that has not authenticated this way at first (MQTT-4.12.0-7), a wrong order, or
+    another method (MQTT-4.12.1-1).
     """
     authentication = client.authentication
     if authentication is None:
-        raise ProtocolViolation("AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.1-1]")
+        raise ProtocolViolation("AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.0-7]")
     begun = authentication.running
     try:
         answer = authentication.take(packet, connected=True)

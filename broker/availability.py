@@ -65,7 +65,7 @@ class Window:
         return len(incoming) - len(self._left) >= self.maximum
 
     def check(self, incoming: set[int], packet_id: int) -> None:
-        """Raise ProtocolViolation (0x93) for a PUBLISH at QoS 1 or 2 too many (MQTT-3.3.4-9)."""
+        """Raise ProtocolViolation (0x93) for a PUBLISH at QoS 1 or 2 too many (MQTT-3.3.4-7)."""
         if packet_id in incoming:
             self._left.discard(packet_id)  # repeated here: counts now
         elif self.full(incoming):

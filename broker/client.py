@@ -38,7 +38,7 @@ from broker.wire.varint import read_length
 if TYPE_CHECKING:
     from broker.access import Permissions, Rule
     from broker.fanout import Route
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 PINGRESP = b"\xd0\x00"
 NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
@@ -73,7 +73,7 @@ class Client:
         self.routes: dict[bytes, Route] = {}  # the fanout's own, or with rules in force those that the client may publish to
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
-        self.timer: Timer | None = None  # of the keep-alive
+        self.timer: int | None = None  # of the keep-alive
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self._aliases: dict[int, bytes] = {}
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)

@@ -143,8 +143,8 @@ MAX_RULES = 100_000
 """rules of a rules file; more are an error at the start: each is some hundred bytes, and a file of 1 MiB has fewer."""
 
 RULE_GROUPS = 10_000
-"""combinations of rules about one client that are kept as one object for all to whom they apply; then they are forgotten, and clients
-that come later have another one."""
+"""combinations of rules about one client that are kept as one object for all to whom they apply; then they are forgotten, and
+clients that come later have another one."""
 
 PERMITTED_TOPICS = 4096
 """topics of one client for which the rules have said yes and are not asked again; then they are forgotten. 150 bytes each."""
@@ -159,3 +159,7 @@ not wait for argon2; then they are forgotten."""
 
 SYS_SESSIONS = 20_000
 """sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more: the retained alone."""
+
+TURN_TIME = 0.005
+"""s; a read whose handling took longer is the connection's last in this turn of the event loop: a burst of many small messages
+from one publisher must not keep the others, links and timers waiting."""

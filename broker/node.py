@@ -37,6 +37,7 @@ from broker.message import Message
 from broker.rate import Rate
 from broker.retained import RetainedStore
 from broker.session import NEVER, Session, Subscription
+from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
 from broker.wire.packets import Will
 from broker.wire.properties import Property, encode_properties
@@ -98,6 +99,8 @@ class Node:
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_number = count()
         self._cancelled = 0
+        self._handshakes: Wheel[Handshake] = Wheel(self.schedule, self._check_handshake)
+        self._keep_alives: Wheel[Client] = Wheel(self.schedule, self._check_keep_alive)
         self._holding: dict[object, set[Connection]] = {}  # slow subscriber (or plugins) -> publishers not read for it
         self._hold_timers: dict[object, Timer] = {}
         self.methods: dict[str, Method] = {}
@@ -121,12 +124,17 @@ class Node:
         if dial is not None:
             self.federation.dialled(conn, dial, now)
         else:
-            conn.owner = Handshake(self, conn)
-            self.schedule(now + self.config.connect_timeout, lambda at: self._check_handshake(conn))
+            conn.owner = handshake = Handshake(self, conn)
+            handshake.timer = self._handshakes.add(handshake, now + self.config.connect_timeout)
         return conn
 
-    def _check_handshake(self, conn: Connection) -> None:
-        if isinstance(conn.owner, Handshake) and not conn.closed and not conn.waiting:
+    def handshake_over(self, handshake: Handshake) -> None:
+        """Note that a connection's CONNECT was accepted or refused, or that it is gone."""
+        self._handshakes.discard(handshake.timer, handshake)
+
+    def _check_handshake(self, handshake: Handshake, now: float) -> None:
+        conn = handshake.conn
+        if conn.owner is handshake and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
             what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
             self.log("info", f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
@@ -153,6 +161,8 @@ class Node:
 
     def forget(self, conn: Connection) -> None:
         """Note that a connection that was refused has nothing more to say."""
+        if isinstance(conn.owner, Handshake):
+            self.handshake_over(conn.owner)
         conn.owner = None
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
@@ -324,16 +334,13 @@ class Node:
         self.counters.connects += 1
         self.connected += 1
         if client.keep_alive:
-            self._watch(client, now + client.keep_alive)
+            client.timer = self._keep_alives.add(client, now + client.keep_alive)
         self.event("broker_client_connected", client=client)
 
-    def _watch(self, client: Client, when: float) -> None:
-        def check(now: float) -> None:
-            again = client.check_keep_alive(now)
-            if again is not None:
-                self._watch(client, max(again, now + 0.01))
-
-        client.timer = self.schedule(when, check)
+    def _check_keep_alive(self, client: Client, now: float) -> None:
+        again = client.check_keep_alive(now)
+        if again is not None:
+            client.timer = self._keep_alives.add(client, max(again, now + GRAIN / 2))
 
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
         """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
@@ -348,7 +355,7 @@ class Node:
         if conn.outbox:
             self.dirty.append(conn)  # perhaps only the session was listed, and its outbox is another one now
         if client.timer is not None:
-            self.cancel(client.timer)
+            self._keep_alives.discard(client.timer, client)
         client.forget_routes()
         will = session.will
         if will is not None:

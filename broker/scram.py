@@ -18,7 +18,7 @@ NAME = "SCRAM-SHA-256"
 """As clients name it in Authentication Method (MQTT 5, 4.12)."""
 
 ITERATIONS = 15_000
-"""of PBKDF2 in new verifiers: about 10 ms for a client that is a computer, a second for a small device. RFC 7677 says 4096 at
+"""of PBKDF2 in new verifiers: some 4 ms for a client that is a computer, a second for a small device. RFC 7677 says 4096 at
 least."""
 
 MIN_ITERATIONS = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +27,7 @@ class Driver:
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]) -> None:
         self.node = node
         self.loop = loop
-        self.time = loop.time
+        self.time = time.monotonic  # the loops' own clock, to the ns: uvloop's is cut to ms, which is too coarse for RTTs
         self._on_effects = on_effects
         self.flushing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Driver:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due
-            self._timer = self.loop.call_at(due, self._tick)
+            self._timer = self.loop.call_at(due + 0.0005, self._tick)  # uvloop rounds to ms, perhaps down
 
     def _tick(self) -> None:
         self._timer = None
@@ -127,9 +127,22 @@ class StreamProtocol(asyncio.Protocol):
         conn = self.conn
         if conn is not None:
             driver = self.driver
-            conn.receive(data, driver.time())
+            began = driver.time()
+            conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
                 driver.wake()
+            if driver.time() - began > limits.TURN_TIME:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Read no more of this connection in this turn of the loop: what was read took long, and others wait."""
+        self.pause_reading()
+        self.driver.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        conn = self.conn
+        if conn is not None and not (conn.held or conn.closed):
+            self.resume_reading()
 
     def eof_received(self) -> bool:
         """Half-closed is closed."""

@@ -29,6 +29,8 @@ DISCOVERY_STRETCH = 5.0
 """Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker from its tree."""
 STABLE_LINK = 1.0
 """Seconds after which a link counts as having worked: one that breaks sooner is redialled with growing pauses."""
+MAX_HEARSAY = 256
+"""Members believed to exist only because a neighbour said so: a neighbour that makes up thousands must not send us dialling."""
 MAX_OFFENDERS = 64
 """Addresses remembered as using our own id, so that each is reported once; one is a mistake, 64 are an attack."""
 ALIVE_BEACONS = 3.0
@@ -169,6 +171,9 @@ class Membership:
             return
         member = roster.members.get(broker_id)
         if member is not None and boot < member.boot:
+            return
+        if member is None and sum(not (m.was_linked or m.heard > -NEVER) for m in roster.members.values()) >= MAX_HEARSAY:
+            self.counters["gossip_refused"] += 1
             return
         told = roster.tellable(addresses, via)
         fresh = self._meet(broker_id, boot, now)
@@ -321,8 +326,8 @@ class Membership:
             return
         self.counters["leaves"] += 1
         member = self._roster.members.get(broker_id)
-        if member is not None and boot < member.boot:
-            return
+        if member is not None and (boot < member.boot or (member.linked and boot != member.link_boot)):
+            return  # of an earlier start, or of another broker with the same id: the one that is linked stays
         self._roster.bury(broker_id, boot, now, final=True)
         if member is not None:
             if member.linked:

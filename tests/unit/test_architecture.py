@@ -17,8 +17,8 @@ STOREYS = {"bench": 3, "broker": 2, "routing": 1, "stp": 0, "discovery": 0}
 
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what it needs.
 DRIVERS = {
-    *(f"broker/{name}.py" for name in ("server", "transport", "admin", "cli", "run", "live", "websocket", "plugins", "gatekeeper")),
-    *(f"broker/{name}.py" for name in ("amqtt_listener", "sockets", "tls")),
+    *(f"broker/{name}.py" for name in ("server", "transport", "websocket", "plugins", "gatekeeper")),
+    *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "amqtt_listener", "sockets", "tls")),
     "discovery/multicast.py",
     "discovery/dns.py",
 }

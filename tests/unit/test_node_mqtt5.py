@@ -1,4 +1,4 @@
-"""What of MQTT 5 depends on how a broker is set up: aliases, windows, what is not offered, why something was refused, redirection."""
+"""What of MQTT 5 depends on how a broker is set up: aliases, windows, what is not offered, reasons, redirection, limits."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_packets_at_qos_0_introduce_no_alias_for_they_may_be_dropped() -> None:
 
 
 def test_slow_readers_never_get_an_alias_that_they_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 2000)
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 6000)
     world = World()
     subscriber = world.connect("s", properties=ALIASES)
     subscriber.subscribe("#", qos=1)
@@ -198,7 +198,9 @@ def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300), st.booleans()), min_size=1, max_size=40
+        st.tuples(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300), st.booleans()),
+        min_size=1,
+        max_size=40,
     ),
     st.integers(0, 5),
 )
@@ -241,7 +243,7 @@ def test_the_receive_maximum_is_announced() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_one_message_too_many_under_way(known: bool) -> None:
-    """MQTT-3.3.4-9, on the fast path and off it; QoS 1 is acknowledged at once and never counts."""
+    """MQTT-3.3.4-7, on the fast path and off it; QoS 1 is acknowledged at once and never counts."""
     world = World(receive_maximum=2)
     if known:
         world.connect("s").subscribe("t")
@@ -471,7 +473,7 @@ def test_a_retained_will_where_nothing_is_retained() -> None:
 # ------------------------------------------------------------------ payload format
 
 
-TEXT = {Property.PAYLOAD_FORMAT_INDICATOR: 1}
+TEXT: Properties = {Property.PAYLOAD_FORMAT_INDICATOR: 1}
 
 
 @pytest.mark.parametrize("payload", [b"", "grün\0".encode(), b"\xf4\x8f\xbf\xbf"])
@@ -522,7 +524,7 @@ def test_a_will_keeps_what_describes_it() -> None:
         Property.CORRELATION_DATA: b"\0\1",
         Property.USER_PROPERTY: [("z", "1"), ("a", "2"), ("z", "0")],
     }
-    world.connect("w", will=Will("t", "weg".encode(), properties=described)).vanish()
+    world.connect("w", will=Will("t", b"gone", properties=described)).vanish()
     (found,) = subscriber.take_publishes()
     assert found.properties == described
     assert list(found.properties or {}) == list(described)
@@ -604,7 +606,7 @@ def test_one_client_is_sent_elsewhere(permanent: bool, code: int) -> None:
 
 
 def test_a_reference_that_does_not_fit_is_left_out() -> None:
-    small = {Property.MAXIMUM_PACKET_SIZE: 20}
+    small: Properties = {Property.MAXIMUM_PACKET_SIZE: 20}
     world = World(server_reference="a-long-name.example:1883")
     client = world.open()
     client.send(connect_packet(properties=small))

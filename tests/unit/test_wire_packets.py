@@ -244,10 +244,8 @@ def test_random_streams_raise_only_wire_errors(chunks: list[bytes], version: int
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from([*PacketType, WILL]), st.binary(max_size=3))
 def test_properties_are_read_where_they_stand(data: st.DataObject, packet_type: int, around: bytes) -> None:
-    if packet_type in (PacketType.PINGREQ, PacketType.PINGRESP):
-        properties = None
-    else:
-        properties = data.draw(some_properties(packet_type))
+    bare = packet_type in (PacketType.PINGREQ, PacketType.PINGRESP)
+    properties = None if bare else data.draw(some_properties(packet_type))
     encoded = encode_properties(properties)
     raw = around + encoded + around
     assert decode_properties(raw, len(around), packet_type) == (properties, len(around) + len(encoded))

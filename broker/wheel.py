@@ -1,0 +1,55 @@
+"""Deadlines of very many, most of which never come true: connections that should say something in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+GRAIN = 0.25
+"""s; deadlines come true up to this much late. All those within it share one timer."""
+
+
+class Wheel(Generic[T]):
+    """Items by their deadline. An entry costs a place in a dict, where a timer of its own would cost six objects."""
+
+    __slots__ = ("_buckets", "_check", "_schedule")
+
+    def __init__(
+        self,
+        schedule: Callable[[float, Callable[[float], None]], object],
+        check: Callable[[T, float], None],
+    ) -> None:
+        """`schedule(when, call)` calls `call(now)` at `when` (s); `check(item, now)` does what is due, or adds it again for a
+        later time."""
+        self._schedule = schedule
+        self._check = check
+        self._buckets: dict[int, dict[T, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets.values()))
+
+    def add(self, item: T, when: float) -> int:
+        """Check an item at `when` (s, not now) or a little later; returns what `discard` wants."""
+        key = math.ceil(when / GRAIN)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = {}
+            self._schedule(key * GRAIN, lambda now: self._fire(key, now))
+        bucket[item] = None
+        return key
+
+    def discard(self, key: int, item: T) -> None:
+        """Do not check an item; harmless when it was checked."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.pop(item, None)
+
+    def _fire(self, key: int, now: float) -> None:
+        bucket = self._buckets[key]
+        while bucket:
+            item, _ = bucket.popitem()
+            self._check(item, now)
+        del self._buckets[key]

@@ -1,0 +1,137 @@
+"""The `mqtt:` section and SCRAM-SHA-256 of a running broker: users as `mqttree passwd` writes them, options from a file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import PATIENCE, Broker
+
+from broker.wire import Auth, Connack, Connect, Decoder, Packet, Properties, Property, encode_packet
+
+METHOD = "SCRAM-SHA-256"
+CONFIG = """
+listeners:
+  default: {{bind: "127.0.0.1:{port}"}}
+access:
+  users: {folder}/users
+mqtt:
+  max-keep-alive: 30
+  receive_maximum: 20
+  max_packet_size: 4096
+  wildcard_subscriptions: no
+  response_information: answers/%c
+"""
+
+
+def passwd(folder: Path, user: str, password: str, *flags: str) -> None:
+    command = [sys.executable, "-m", "broker.cli", "passwd", str(folder / "users"), user, *flags]
+    subprocess.run(command, input=f"{password}\n".encode(), check=True, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("mqtt5")
+    passwd(folder, "anna", "pässword")
+    found = Broker(folder, "one", ["--discovery", "off", "-c", str(folder / "config.yaml")], cluster="mqtt5", listen=False)
+    (folder / "config.yaml").write_text(CONFIG.format(port=found.port, folder=folder))
+    found.start().up()
+    try:
+        yield found
+    finally:
+        found.kill()
+
+
+class Wire:
+    """A connection that speaks packets."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.decoder = Decoder(5)
+
+    def ask(self, packet: Packet) -> Packet:
+        self.socket.sendall(encode_packet(packet, 5))
+        while True:
+            data = self.socket.recv(4096)
+            assert data
+            packets = self.decoder.receive(data)
+            if packets:
+                (answer,) = packets
+                return answer
+
+
+def scram(wire: Wire, user: str, password: str) -> tuple[Packet, bytes]:
+    """Log in; returns the last answer, and the data that it must have."""
+    bare = f"n={user},r=clientnonce"
+    named: Properties = {Property.AUTHENTICATION_METHOD: METHOD}
+    connect = Connect("MQTT", 5, True, 60, "c", properties={**named, Property.AUTHENTICATION_DATA: f"n,,{bare}".encode()})
+    connect.properties = {**(connect.properties or {}), Property.REQUEST_RESPONSE_INFORMATION: 1}
+    challenge = wire.ask(connect)
+    assert isinstance(challenge, Auth)
+    assert challenge.properties is not None
+    text = challenge.properties[Property.AUTHENTICATION_DATA].decode()
+    nonce, salt, count = (part[2:] for part in text.split(","))
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(count))
+    without_proof = f"c=biws,r={nonce}"
+    auth = f"{bare},{text},{without_proof}".encode()
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    mask = hmac.digest(hashlib.sha256(key).digest(), auth, "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, mask, strict=True))).decode()
+    answer = wire.ask(Auth(0x18, {**named, Property.AUTHENTICATION_DATA: f"{without_proof},p={proof}".encode()}))
+    expected = b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth, "sha256"))
+    return answer, expected
+
+
+def test_scram_and_what_the_file_says(broker: Broker) -> None:
+    connack, proof = scram(Wire(broker.port), "anna", "pässword")
+    assert isinstance(connack, Connack)
+    assert connack.code == 0
+    properties = connack.properties or {}
+    assert properties.pop(Property.TOPIC_ALIAS_MAXIMUM)
+    assert properties == {
+        Property.AUTHENTICATION_METHOD: METHOD,
+        Property.AUTHENTICATION_DATA: proof,
+        Property.SERVER_KEEP_ALIVE: 30,
+        Property.RECEIVE_MAXIMUM: 20,
+        Property.MAXIMUM_PACKET_SIZE: 4096,
+        Property.WILDCARD_SUBSCRIPTION_AVAILABLE: 0,
+        Property.RESPONSE_INFORMATION: "answers/c",
+    }
+
+
+@pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("nobody", "pässword")])
+def test_scram_refuses(broker: Broker, user: str, password: str) -> None:
+    connack, _ = scram(Wire(broker.port), user, password)
+    assert isinstance(connack, Connack)
+    assert connack.code == 0x87
+
+
+@pytest.mark.parametrize(("password", "code"), [("pässword", 0), ("wrong", 0x86)])
+def test_the_same_user_by_plain_password(broker: Broker, password: str, code: int) -> None:
+    connack = Wire(broker.port).ask(Connect("MQTT", 5, True, 60, "p", "anna", password.encode()))
+    assert isinstance(connack, Connack)
+    assert connack.code == code
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("mqtt: {receive-maximum: 0}", "config.yaml:1: mqtt.receive-maximum: 0 is not between 1 and 65535"),
+        ("mqtt:\n  recieve_maximum: 1", "config.yaml:2: mqtt.recieve_maximum: unknown key; did you mean 'receive-maximum'?"),
+        ("mqtt: [1]", "config.yaml:1: mqtt: expected keys and values, not a list"),
+        ("mqtt:\n  redirect: permanent", "config.yaml:2: mqtt.redirect: there is no server_reference to redirect to"),
+    ],
+)
+def test_a_fault_is_one_line(tmp_path: Path, section: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(section)
+    command = [sys.executable, "-m", "broker.cli", "run", "--discovery", "off", "-c", "config.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"mqttree: {message}\n"
