@@ -11,7 +11,8 @@ from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.message import PACKET_IDS, Message
 from broker.reasons import explain, well_formed
-from broker.session import RELEASED, Session
+from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
+from broker.session import Session
 from broker.subscribing import grant, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -50,7 +51,7 @@ class Client:
     __slots__ = (
         "_aliases",
         "_explains",
-        "_fast_qos",
+        "fast_qos",
         "_told",
         "_window",
         "authentication",
@@ -80,10 +81,10 @@ class Client:
         self._explains = self.version == 5 and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
         config = node.config
         self._window: Window | None = None  # the Receive Maximum towards us, when there is one
-        self._fast_qos = config.max_qos  # QoS 0 to this take the fast path
+        self.fast_qos = config.max_qos  # QoS 0 to this take the fast path
         if config.receive_maximum < UNLIMITED and self.version == 5:
             self._window = Window(config.receive_maximum, session.incoming)
-            self._fast_qos = 0
+            self.fast_qos = 0
         self._told = False  # the log says that a rule refused something
 
     def choose_routes(self) -> None:
@@ -161,16 +162,13 @@ class Client:
                     raw = previous = None
                 if fast:
                     if length == 2:
-                        after = self._acknowledgements(first, data, position, size)
-                        if after > position:
-                            position = after
-                            continue
-                    elif (
-                        first in (0x32, 0x34)
-                        and length > 4
-                        and self._publish_acknowledged(first, data, position, body, end)
-                    ):
-                        position = end
+                        after = acknowledgements(self, first, data, position, size)
+                    elif length > 4 and first in ACKNOWLEDGED:
+                        after = publish_run(self, first, data, position, body, end)
+                    else:
+                        after = position
+                    if after > position:
+                        position = after
                         continue
                 self._packet(first, data[body:end])
                 position = end
@@ -210,86 +208,6 @@ class Client:
         if route.forward and node.federated:
             node.relay.forward_run(chunk, start - position, packet, self.version)
         return after
-
-    def _acknowledgements(self, first: int, data: bytes, position: int, size: int) -> int:
-        """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP without reason codes; returns where it ends.
-
-        It ends before whatever is not as it should be: that takes the path for everything else.
-        """
-        session = self.session
-        inflight = session.inflight
-        answers: list[bytes] = []
-        begin = position
-        while position + 4 <= size and data[position] == first and data[position + 1] == 2:
-            packet_id = data[position + 2] << 8 | data[position + 3]
-            if first == 0x62:
-                if packet_id not in session.incoming:
-                    break
-                session.incoming.discard(packet_id)
-                answers.append(b"\x70\x02" + PACKET_IDS[packet_id])
-            else:
-                outgoing = inflight.get(packet_id)
-                if outgoing is None:
-                    break
-                if first == 0x40:
-                    if outgoing.qos != 1:
-                        break
-                    del inflight[packet_id]
-                elif first == 0x50:
-                    if outgoing.qos != 2 or outgoing is RELEASED:
-                        break
-                    inflight[packet_id] = RELEASED
-                    answers.append(b"\x62\x02" + PACKET_IDS[packet_id])
-                elif first == 0x70 and outgoing is RELEASED:
-                    del inflight[packet_id]
-                else:
-                    break
-            position += 4
-        counters = self.node.counters
-        counters.packets_acknowledging += (position - begin) // 4
-        if answers:
-            counters.answers_run += len(answers)
-            self.conn.send(b"".join(answers))
-        if session.queue:
-            session.pump()
-        return position
-
-    def _publish_acknowledged(self, first: int, data: bytes, position: int, body: int, end: int) -> bool:
-        """Handle a QoS 1 or 2 PUBLISH without properties to a topic with a known route. False: it is not one of these."""
-        start = body + 2 + (data[body] << 8 | data[body + 1])
-        payload = start + 2
-        if payload > end:
-            return False
-        if self.version == 5:
-            if payload == end or data[payload]:
-                return False
-            payload += 1
-        topic = data[body + 2 : start]
-        packet_id = data[start] << 8 | data[start + 1]
-        route = self.routes.get(topic)
-        qos = first >> 1 & 3
-        node = self.node
-        if route is None or not packet_id or qos > self._fast_qos:
-            return False
-        if qos == 1:
-            answer = b"\x40\x02"
-        elif packet_id in self.session.incoming:
-            return False
-        else:
-            self.session.incoming.add(packet_id)
-            answer = b"\x50\x02"
-        message = Message(topic, data[payload:end], qos, False, b"", None, self.session)
-        # A receiver of the same version gets the very bytes but for the packet identifier.
-        message.cache = {self.version << 3 | qos << 1: (data[position:start], data[start + 2 : end])}
-        node.counters.published_acknowledged += 1
-        node.fanout.deliver(route, message)
-        if route.forward and node.federated:
-            node.relay.forward(message)
-        outbox = self.conn.outbox
-        if not outbox:
-            node.dirty.append(self.conn)
-        outbox.append(answer + PACKET_IDS[packet_id])
-        return True
 
     # ---------------------------------------------------------------- everything else
 
@@ -356,7 +274,7 @@ class Client:
         if packet.qos and self._window is not None:
             self._window.check(session.incoming, packet_id)
             # QoS 1 need not be looked at while QoS 2 cannot have filled the window
-            self._fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < self._window.maximum else 0
+            self.fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < self._window.maximum else 0
         if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
             self.send(b"\x50\x02" + PACKET_IDS[packet_id])
             return
@@ -477,7 +395,7 @@ class Client:
         elif packet.reason >= 0x80:
             self._expect(packet, False)  # an identifier that is not in use is in nobody's way
         elif packet.packet_id in self.session.inflight:
-            self._expect(packet, self.session.inflight[packet.packet_id].qos == 2)
+            self._expect(packet, self.session.qos_in_flight(packet.packet_id) == 2)
             self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])  # PUBREC repeated
         else:
             reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0

@@ -78,11 +78,12 @@ class Delivery:
 class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
-    __slots__ = ("deliveries", "forward", "permitted", "plain4", "plain5", "raw4", "raw5", "shared", "special", "viewers")
+    __slots__ = ("deliveries", "forward", "granted", "permitted", "plain4", "plain5", "raw4", "raw5", "shared", "special", "viewers")
 
     def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
         self.deliveries = deliveries
         self.shared = shared
+        self.granted = min((d.qos for d in deliveries), default=0)  # what all receivers were granted at least
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
         self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force

@@ -15,6 +15,7 @@ from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
 from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, SEEN, WANT, Link
+from broker.rate import Rate
 from broker.relay import Relay
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -24,6 +25,7 @@ from discovery import effects as discovery
 from discovery.address import Address, is_wildcard
 from discovery.gossip import decode_members, encode_members
 from discovery.membership import Membership
+from discovery.roster import MAX_MEMBERS
 from stp import bpdu as bpdus
 from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
 from stp.vector import Identity
@@ -48,9 +50,13 @@ class Federation:
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self.relay = Relay(node, self, now)
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
-        self.handshakes: set[Link] = set()
+        self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
         self._logged: dict[str, float] = {}
+        self._gossip_at = now  # members are told again no earlier
+        self._change: TopologyChange | None = None  # the newest one that $TC has not told
+        self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
+        self._change_at = now
         self._due = now
         self.enabled = config.discovery != "off" or bool(config.seeds)
 
@@ -67,22 +73,31 @@ class Federation:
             self.count("links_refused")
             conn.abort("too many links")
             return
+        self._make_room(now)
         link = Link(self, conn, False, split_peer(conn.peer), now)
         conn.owner = link
         self.node.links_by_connection[conn] = link
-        self.handshakes.add(link)
+        self.handshakes[link] = None
         try:
             link.connect_received(connect, now)
         except WireError as error:
             link.fail(error)
         self._settle(now)
 
+    def _make_room(self, now: float) -> None:
+        """Give up the oldest handshake of a caller when there are too many: a broker needs two round trips for its own."""
+        callers = [link for link in self.handshakes if not link.dialled] if len(self.handshakes) >= limits.MAX_HANDSHAKES else ()
+        if len(callers) >= limits.MAX_HANDSHAKES:
+            self.count("links_refused")
+            callers[0].conn.abort("too many handshakes")
+            self.link_lost(callers[0], "too many handshakes", now)
+
     def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
         """Take a connection that we dialled and that stands."""
         link = Link(self, conn, True, (dial.host, dial.port), now)
         conn.owner = link
         self.node.links_by_connection[conn] = link
-        self.handshakes.add(link)
+        self.handshakes[link] = None
         link.call()
 
     def dial_failed(self, dial: Dial, reason: str, now: float) -> None:
@@ -129,6 +144,7 @@ class Federation:
         self.membership.tick(now)
         self.tree.tick(now)
         self.relay.tick(now)
+        self._tell_change(now)
         self._settle(now)
 
     def _deadline(self, now: float) -> float:
@@ -140,6 +156,10 @@ class Federation:
             due.append(min(link.next_hello, link.conn.last_heard + self.config.link_timeout))
         for link in self.handshakes:
             due.append(link.opened + self.config.handshake_timeout)
+        if self._change is not None:
+            due.append(self._change_at)
+        if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
+            due.append(self._gossip_at)
         return max(now + 0.001, min(due))
 
     def _settle(self, now: float) -> None:
@@ -159,16 +179,25 @@ class Federation:
             self.membership.tree_agreed(self.tree.agreed, now)
             if not busy:
                 break
-        version = self.membership.gossip_version
-        for link in self.links.values():
-            if link.state == "up" and link.gossiped != version:
-                link.gossiped = version
-                link.add_record(MEMBERS, encode_members(self.membership.members(now)))
+        self._gossip(now)
         for link in self.to_ping:
             if link.state == "up" and not link.conn.closing:
                 link.send_ping(now)
         self.to_ping.clear()
         self._due = self._deadline(now)
+
+    def _gossip(self, now: float) -> None:
+        """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""
+        version = self.membership.gossip_version
+        again = now >= self._gossip_at
+        record = b""
+        for link in self.links.values():
+            if link.state == "up" and link.gossiped != version and (again or link.gossiped == -1):
+                if link.gossiped != -1:
+                    self._gossip_at = now + limits.GOSSIP_PAUSE
+                link.gossiped = version
+                record = record or encode_members(self.membership.members(now))
+                link.add_record(MEMBERS, record)
 
     def _discovery(self, effect: discovery.Effect, now: float) -> None:
         match effect:
@@ -212,10 +241,22 @@ class Federation:
                     self.relay.forwarding_changed(link, change.forwarding, now)
             case TopologyChange():
                 self.count("topology_changes")
-                text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
-                self.node.publish_internal("$TC", json.dumps(text).encode(), 0, False)
+                self._change = change
+                self._tell_change(now)
             case _:
                 pass
+
+    def _tell_change(self, now: float) -> None:
+        """Publish the newest topology change; what comes too often waits, and only the newest of that is published."""
+        change = self._change
+        if change is None:
+            return
+        if not self._changes.take(now):
+            self._change_at = now + 1 / limits.TOPOLOGY_CHANGES
+            return
+        self._change = None
+        text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
+        self.node.publish_internal("$TC", json.dumps(text).encode(), 0, False)
 
     # ---------------------------------------------------------------- links
 
@@ -306,7 +347,7 @@ class Federation:
         """Note that a link's handshake is complete."""
         peer = link.peer
         assert peer is not None
-        self.handshakes.discard(link)
+        self.handshakes.pop(link, None)
         self.count("links_opened")
         self.log("info", f"link to {link.title} is up")
         address = Address(peer.host, peer.port)
@@ -323,7 +364,7 @@ class Federation:
         was_up = link.state == "up"
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
-        self.handshakes.discard(link)
+        self.handshakes.pop(link, None)
         self.relay.link_down(link)
         peer = link.peer
         if peer is not None and self.links.get(peer.id) is link:
@@ -376,7 +417,7 @@ class Federation:
                 raise MalformedPacket(f"BPDU: {error}") from None
         elif kind == MEMBERS:
             via = Address(peer.host, peer.port)
-            for broker_id, boot, addresses, alive in decode_members(body):
+            for broker_id, boot, addresses, alive in decode_members(body)[:MAX_MEMBERS]:
                 self.membership.member_learnt(broker_id, boot, addresses, now, alive=alive, via=via)
         elif kind == SEEN:
             self.relay.seen_received(link, body, now)

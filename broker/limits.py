@@ -116,6 +116,16 @@ MAX_ORIGINS = 4096
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""
 
+MAX_HANDSHAKES = 256
+"""callers that have not proven yet that they are brokers; the oldest makes room [links_refused]. A broker is done in two round
+trips: a federation of hundreds that starts at once gets through, and so it does past somebody who calls and says no more."""
+
+GOSSIP_PAUSE = 0.05
+"""s between two lists of members to one neighbour: newcomers are told at once, a flood of them in one piece."""
+
+TOPOLOGY_CHANGES = 10
+"""publications of $TC a second; beyond it only the newest, a little later: nobody can draw more from them."""
+
 PLUGIN_BACKLOG_BYTES = 64 * 1024
 """bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
 

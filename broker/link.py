@@ -40,6 +40,9 @@ AUTHENTICATION = "mqttree-hmac-sha256"
 PROTOCOL = "1"
 """Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
 
+NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
+"""Properties that would reach clients as they stand and break their connections; an expiry comes first, and once."""
+
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
 """Types of records in a PINGREQ: u8 type, u24 length, body."""
 
@@ -428,7 +431,9 @@ class Link:
             if properties[:1] == b"\x02" and len(properties) >= 5:
                 expires_at = now + int.from_bytes(properties[1:5], "big")
                 properties = properties[5:]
-            decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+            found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+            if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
+                raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
         # Only what is whole and legal counts as having been here, and is passed on.
         if not relay.accept(key, sequence, 1, now, late=bool(first & 0x07)):
             relay.node.counters.duplicates += 1

@@ -158,6 +158,7 @@ class Node:
         if conn.owner is not None:
             conn.owner.lost(reason, now)
         self.links_by_connection.pop(conn, None)
+        conn.owner = conn.conn = None  # free at once, without the garbage collector
 
     def forget(self, conn: Connection) -> None:
         """Note that a connection that was refused has nothing more to say."""
@@ -348,6 +349,8 @@ class Node:
         if session.conn is not client.conn:
             return
         self.connected -= 1
+        if session.expiry:
+            session.unpack()
         session.conn = None
         session.outbox = []
         conn = client.conn

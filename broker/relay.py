@@ -51,6 +51,9 @@ FETCH_TIME = 0.5
 RECENT = 1000
 """messages of an origin that a broker which meets it takes over at once, some hundredths of a second's work."""
 
+ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
+"""First bytes of a PUBLISH that MQTT forbids."""
+
 INTRODUCTIONS = 8
 """Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
 
@@ -119,8 +122,8 @@ class Relay:
         Raises:
             MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker reaches.
         """
-        if first & 0x06 == 0x06:
-            raise MalformedPacket("PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+        if first in ILLEGAL:
+            raise MalformedPacket("PUBLISH with QoS 3, or DUP at QoS 0 [MQTT-3.3.1-2, MQTT-3.3.1-4]")
         if sequence < 1 or sequence + count > LAST:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         if topic not in self.node.fanout.routes:
@@ -145,10 +148,10 @@ class Relay:
     def _meet(self, key: bytes, known: Window, now: float) -> Window:
         """Begin with an origin where a neighbour is. The last that was before is missed at once: after a repair somebody
         else is likely to lack it, too, and then it is here in time."""
+        broker_id, boot = split_key(key)
         if len(self.vector) >= limits.MAX_ORIGINS:
             oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
             del self.vector[oldest]
-        broker_id, boot = split_key(key)
         if boot > self.federation.own.boot and broker_id != self.federation.own.id:
             # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
             window = self.vector[key] = Window(0, now)
@@ -158,7 +161,7 @@ class Relay:
         if known.top:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
-            window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
+            window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)][-limits.MAX_GAPS :]
         if broker_id == self.federation.own.id:
             window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
         return window
@@ -288,7 +291,7 @@ class Relay:
             window = self.vector.get(key)
             if window is not None and (ranges := window.want(theirs)):
                 wanted[key] = Window(LAST, 0.0)
-                wanted[key].gaps = ranges
+                wanted[key].gaps = ranges[-limits.MAX_GAPS :]
         asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
         if not wanted or not asked:
             then(now)

@@ -130,7 +130,7 @@ class Session:
         self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
-        self.inflight: dict[int, Outgoing] = {}
+        self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
         self.missed: list[Outgoing] | None = None  # at QoS 0, while away
@@ -207,7 +207,7 @@ class Session:
     def unfinished(self) -> list[SharedOutgoing]:
         """Messages of shared subscriptions that another member may still get: not those at QoS 2 that were sent
         (MQTT-4.8.2-5), nor those that were answered (MQTT-4.8.2-6)."""
-        sent = [o for o in self.inflight.values() if o.qos == 1]
+        sent: list[Outgoing] = [o for o in self.inflight.values() if isinstance(o, SharedOutgoing) and o.qos == 1]
         for outgoing in self.queue:
             if not isinstance(outgoing, Repeat):
                 sent.append(outgoing)
@@ -352,10 +352,27 @@ class Session:
 
     # ---------------------------------------------------------------- acknowledgements
 
+    def qos_in_flight(self, packet_id: int) -> int:
+        """QoS of the message in flight with this identifier, 0 when there is none."""
+        sent = self.inflight.get(packet_id)
+        if sent is None:
+            return 0
+        return sent[0] >> 1 & 3 if isinstance(sent, bytes) else sent.qos
+
+    def unpack(self) -> None:
+        """Turn packets in flight into messages: the next connection may speak another version."""
+        for packet_id, sent in self.inflight.items():
+            if isinstance(sent, bytes):
+                body = read_length(sent, 1)[1]
+                start = body + 2 + (sent[body] << 8 | sent[body + 1])
+                payload = start + (3 if self.version == 5 else 2)
+                qos = sent[0] >> 1 & 3
+                message = Message(sent[body + 2 : start], sent[payload:], qos, False, b"", None, None)
+                self.inflight[packet_id] = Outgoing(message, qos, False, b"")
+
     def acknowledged(self, packet_id: int) -> bool:
         """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
-        outgoing = self.inflight.get(packet_id)
-        if outgoing is None or outgoing.qos != 1:
+        if self.qos_in_flight(packet_id) != 1:
             return False
         del self.inflight[packet_id]
         if self.queue:
@@ -364,8 +381,7 @@ class Session:
 
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1). False: unknown."""
-        outgoing = self.inflight.get(packet_id)
-        if outgoing is None or outgoing.qos != 2:
+        if self.qos_in_flight(packet_id) != 2:
             return False
         if reason >= 0x80:
             del self.inflight[packet_id]
@@ -392,6 +408,7 @@ class Session:
         room = self.receive_maximum - sum(outgoing is RELEASED for outgoing in inflight.values())
         late: list[Repeat] = []
         for packet_id, outgoing in list(inflight.items()):
+            assert isinstance(outgoing, Outgoing)  # see `unpack`
             if outgoing is RELEASED:
                 self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
             elif room > 0:

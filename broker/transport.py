@@ -156,6 +156,8 @@ class StreamProtocol(asyncio.Protocol):
             reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
             self.driver.node.connection_lost(self.conn, reason, self.driver.time())
             self.driver.wake()
+            if self.dial is None:
+                self.conn = None  # see `Node.connection_lost`
 
     def pause_writing(self) -> None:
         """Tell the node that enough is under way."""

@@ -36,7 +36,7 @@ class Clock:
 def test_deadlines(wanted: list[tuple[float, bool]]) -> None:
     clock = Clock()
     checked: dict[int, float] = {}
-    wheel: Wheel[int] = Wheel(clock.schedule, lambda item, now: checked.__setitem__(item, now))
+    wheel: Wheel[int] = Wheel(clock.schedule, checked.__setitem__)
     for item, (when, leaves) in enumerate(wanted):
         key = wheel.add(item, when)
         if leaves:

@@ -1,0 +1,154 @@
+"""QoS 1 and 2 as most clients use them: runs of PUBLISH without properties and of acknowledgements without reasons.
+
+Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends before
+whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.message import PACKET_IDS, Message
+from broker.session import RELEASED, Session
+
+if TYPE_CHECKING:
+    from broker.client import Client
+    from broker.fanout import Route
+
+ACKNOWLEDGED = frozenset((0x32, 0x34))
+"""First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
+
+
+def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
+    """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP; returns where it ends."""
+    session = client.session
+    inflight = session.inflight
+    incoming = session.incoming
+    answers: list[bytes] = []
+    begin = position
+    while position + 4 <= size and data[position] == first and data[position + 1] == 2:
+        packet_id = data[position + 2] << 8 | data[position + 3]
+        if first == 0x62:
+            if packet_id not in incoming:
+                break
+            incoming.discard(packet_id)
+            answers.append(PACKET_IDS[packet_id])
+        else:
+            sent = inflight.get(packet_id)
+            if sent is None:
+                break
+            qos = sent[0] >> 1 & 3 if isinstance(sent, bytes) else sent.qos
+            if first == 0x40:
+                if qos != 1:
+                    break
+                del inflight[packet_id]
+            elif first == 0x50:
+                if qos != 2 or sent is RELEASED:
+                    break
+                inflight[packet_id] = RELEASED
+                answers.append(PACKET_IDS[packet_id])
+            elif first == 0x70 and sent is RELEASED:
+                del inflight[packet_id]
+            else:
+                break
+        position += 4
+    counters = client.node.counters
+    counters.packets_acknowledging += (position - begin) // 4
+    if answers:
+        counters.answers_run += len(answers)
+        head = b"\x70\x02" if first == 0x62 else b"\x62\x02"
+        client.conn.send(head + head.join(answers))
+    if session.queue:
+        session.pump()
+    return position
+
+
+def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
+    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when nothing was taken."""
+    start = body + 2 + (data[body] << 8 | data[body + 1])
+    five = client.version == 5
+    payload = start + (3 if five else 2)
+    qos = first >> 1 & 3
+    if payload > end or qos > client.fast_qos:
+        return position
+    route = client.routes.get(data[body + 2 : start])
+    if route is None:
+        return position
+    node = client.node
+    incoming = client.session.incoming
+    prefix = data[position:start]
+    packet = end - position
+    last = len(data) - packet
+    targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
+    if node.federated and route.forward:
+        targets = None
+    answers: list[bytes] = []
+    while True:
+        packet_id = data[start] << 8 | data[start + 1]
+        if not packet_id or (five and data[start + 2]) or (qos == 2 and packet_id in incoming):
+            break
+        if qos == 2:
+            incoming.add(packet_id)
+        if targets is None:
+            _deliver(client, route, prefix, data[start + 2 : end], data[payload:end], qos)
+        else:
+            tail = data[start + 2 : end]
+            for session in targets:
+                if (
+                    session.conn is None
+                    or session.queue
+                    or session.checked
+                    or len(session.inflight) >= session.receive_maximum
+                ):
+                    session.deliver(_message(client, prefix, tail, data[payload:end], qos), qos, False, b"")
+                else:
+                    _send(session, prefix, tail)
+        answers.append(PACKET_IDS[packet_id])
+        position = end
+        end += packet
+        start += packet
+        payload += packet
+        if position > last or not data.startswith(prefix, position):
+            break
+    if answers:
+        node.counters.published_acknowledged += len(answers)
+        head = b"\x40\x02" if qos == 1 else b"\x50\x02"
+        outbox = client.conn.outbox
+        if not outbox:
+            node.dirty.append(client.conn)
+        outbox.append(head + head.join(answers))
+    return position
+
+
+def _send(session: Session, head: bytes, tail: bytes) -> None:
+    """Put a packet in flight and send it, with the next free identifier."""
+    inflight = session.inflight
+    packet_id = session.next_packet_id % 65535 + 1
+    while packet_id in inflight:
+        packet_id = packet_id % 65535 + 1
+    session.next_packet_id = packet_id
+    inflight[packet_id] = data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+    outbox = session.outbox
+    if not outbox:
+        session.node.dirty.append(session)
+    outbox.append(data)
+    session.node.counters.delivered += 1
+
+
+def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int) -> Message:
+    body = 2
+    while prefix[body - 1] >= 0x80:
+        body += 1
+    message = Message(prefix[body + 2 :], payload, qos, False, b"", None, client.session)
+    # A receiver of the same version gets the very bytes but for the packet identifier.
+    message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
+    return message
+
+
+def _deliver(client: Client, route: Route, prefix: bytes, tail: bytes, payload: bytes, qos: int) -> None:
+    """Deliver one message to receivers that need more than its bytes, and pass it on."""
+    node = client.node
+    message = _message(client, prefix, tail, payload, qos)
+    node.fanout.deliver(route, message)
+    if route.forward and node.federated:
+        node.relay.forward(message)
