@@ -32,7 +32,7 @@ from broker.wire.packets import (
     Subscribe,
     Unsubscribe,
 )
-from broker.wire.properties import Properties, Property, encode_properties
+from broker.wire.properties import Properties, Property, encode_properties, forwardable_cached
 from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 
@@ -134,13 +134,27 @@ class Client:
                 if first == 0x30 and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = routes.get(data[body + 2 : start])
-                    if route is not None and (start < end and not data[start] if five else start <= end):
+                    if route is not None and start + five <= end:
                         targets = None if node.forwarding else (route.raw5 if five else route.raw4)
+                        if five:
+                            start += 1
+                            if section := data[start - 1]:
+                                start += section
+                                if (
+                                    targets is None
+                                    or section > 127
+                                    or start > end
+                                    or not forwardable_cached(data[start - section : start])
+                                ):
+                                    route = None
+                    else:
+                        route = None
+                    if route is not None:
                         if targets is None:
                             if raw is not None:
                                 self._deliver_run(raw, data[begin:position], messages)
                                 raw = None
-                            position = self._publish_run(route, data, position, start + five, end)
+                            position = self._publish_run(route, data, position, start, end)
                             continue
                         if raw is not targets:
                             if raw is not None:
@@ -149,7 +163,7 @@ class Client:
                             begin = position
                             messages = 0
                         if route is previous:  # twice the same: more of it may follow
-                            after = run_end(data, position, start + five, end)
+                            after = run_end(data, position, start, end)
                             messages += (after - position) // (end - position)
                             position = after
                         else:

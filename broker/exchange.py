@@ -1,4 +1,4 @@
-"""QoS 1 and 2 as most clients use them: runs of PUBLISH without properties and of acknowledgements without reasons.
+"""QoS 1 and 2 as most clients use them: runs of PUBLISH and of acknowledgements without reasons.
 
 Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends before
 whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.message import PACKET_IDS, Message
 from broker.session import RELEASED, Session
+from broker.wire.properties import forwardable_cached
 
 if TYPE_CHECKING:
     from broker.client import Client
@@ -71,6 +72,13 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     qos = first >> 1 & 3
     if payload > end or qos > client.fast_qos:
         return position
+    properties = b""
+    size = data[payload - 1] if five else 0  # of the property section
+    if size:
+        properties = data[payload : payload + size]
+        payload += size
+        if size > 127 or payload > end or not forwardable_cached(properties):
+            return position
     route = client.routes.get(data[body + 2 : start])
     if route is None:
         return position
@@ -85,12 +93,19 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     answers: list[bytes] = []
     while True:
         packet_id = data[start] << 8 | data[start + 1]
-        if not packet_id or (five and data[start + 2]) or (qos == 2 and packet_id in incoming):
+        if not packet_id or (qos == 2 and packet_id in incoming):
             break
+        if five:
+            if data[start + 2] != size:
+                break
+            if size and data[payload - size : payload] != properties:
+                properties = data[payload - size : payload]
+                if not forwardable_cached(properties):
+                    break
         if qos == 2:
             incoming.add(packet_id)
         if targets is None:
-            _deliver(client, route, prefix, data[start + 2 : end], data[payload:end], qos)
+            _deliver(client, route, _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties))
         else:
             tail = data[start + 2 : end]
             for session in targets:
@@ -100,7 +115,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                     or session.checked
                     or len(session.inflight) >= session.receive_maximum
                 ):
-                    session.deliver(_message(client, prefix, tail, data[payload:end], qos), qos, False, b"")
+                    session.deliver(_message(client, prefix, tail, data[payload:end], qos, properties), qos, False, b"")
                 else:
                     _send(session, prefix, tail)
         answers.append(PACKET_IDS[packet_id])
@@ -135,20 +150,19 @@ def _send(session: Session, head: bytes, tail: bytes) -> None:
     session.node.counters.delivered += 1
 
 
-def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int) -> Message:
+def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int, properties: bytes) -> Message:
     body = 2
     while prefix[body - 1] >= 0x80:
         body += 1
-    message = Message(prefix[body + 2 :], payload, qos, False, b"", None, client.session)
+    message = Message(prefix[body + 2 :], payload, qos, False, properties, None, client.session)
     # A receiver of the same version gets the very bytes but for the packet identifier.
     message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
     return message
 
 
-def _deliver(client: Client, route: Route, prefix: bytes, tail: bytes, payload: bytes, qos: int) -> None:
+def _deliver(client: Client, route: Route, message: Message) -> None:
     """Deliver one message to receivers that need more than its bytes, and pass it on."""
     node = client.node
-    message = _message(client, prefix, tail, payload, qos)
     node.fanout.deliver(route, message)
     if route.forward and node.federated:
         node.relay.forward(message)

@@ -46,6 +46,11 @@ NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIE
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
 """Types of records in a PINGREQ: u8 type, u24 length, body."""
 
+COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT))
+"""Records that make us go through tables,"""
+REPLAYING = frozenset((SEEN, WANT))
+"""and these through the log."""
+
 
 @dataclass(slots=True)
 class Peer:
@@ -115,6 +120,8 @@ class Link:
     """One link. It parses and encodes; what follows from it is the federation's."""
 
     __slots__ = (
+        "_allowance",
+        "_allowed_at",
         "_control",
         "_nonce",
         "_peer_nonce",
@@ -137,6 +144,7 @@ class Link:
         "next_hello",
         "opened",
         "peer",
+        "replayed",
         "rtt_ms",
         "seen",
         "state",
@@ -156,6 +164,7 @@ class Link:
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
         self.introductions = 0  # how often origins were made known to it before it could join
+        self.replayed = 0  # bytes, lately
         self.fetching = 0  # others are asked for what it lacks and we have not
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
@@ -170,6 +179,8 @@ class Link:
         self._records: list[bytes] = []
         self._window_key = b""
         self._sequence = 0
+        self._allowance = limits.LINK_REQUESTS
+        self._allowed_at = now
 
     # ---------------------------------------------------------------- handshake
 
@@ -387,11 +398,31 @@ class Link:
         self.federation.node.counters.link_bytes_control += len(payload) + 2
         number = b"\0\0\0\0"
         for kind, body in decode_records(payload):
+            self._charge(kind, now)
             if kind == PING:
                 number = body[:4]
             else:
                 self.federation.record_received(self, kind, body, now)
         self._send_control(b"\xd0" + bytes((len(number),)) + number)
+
+    def _charge(self, kind: int, now: float) -> None:
+        """Note that the peer asks for some work.
+
+        Raises:
+            ProtocolViolation: it asks for more than any broker needs.
+        """
+        work = 1 if kind not in COSTLY else 10 if kind not in REPLAYING else 10 + len(self.federation.relay.log) // 2000
+        earned = max(0.0, now - self._allowed_at) * limits.LINK_REQUESTS_PER_SECOND
+        self._allowance = min(limits.LINK_REQUESTS, self._allowance + earned) - work
+        self._allowed_at = now
+        if self._allowance < 0:
+            raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
+
+    def asked_too_much(self, now: float) -> None:
+        """Close because the peer had too much replayed."""
+        if self.state == "up":
+            self.fail(ProtocolViolation("too much is asked for again", ReasonCode.QUOTA_EXCEEDED))
+            self.conn.abort("asked for too much")
 
     def _pingresp(self, payload: bytes, now: float) -> None:
         sent = self._pings.pop(int.from_bytes(payload[:4], "big"), None)

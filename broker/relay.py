@@ -13,6 +13,7 @@ fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it o
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -150,8 +151,9 @@ class Relay:
         else is likely to lack it, too, and then it is here in time."""
         broker_id, boot = split_key(key)
         if len(self.vector) >= limits.MAX_ORIGINS:
-            oldest = min((k for k in self.vector if k != self.key), key=lambda k: self.vector[k].heard)
-            del self.vector[oldest]
+            others = (k for k in self.vector if k != self.key)
+            for oldest in nsmallest(limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard):
+                del self.vector[oldest]  # some at a time: to find them takes a walk through all
         if boot > self.federation.own.boot and broker_id != self.federation.own.id:
             # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
             window = self.vector[key] = Window(0, now)
@@ -180,8 +182,13 @@ class Relay:
         self._learn(decode_vector(body, now), link, now)
 
     def _learn(self, seen: Vector, link: Link, now: float) -> None:
-        new = {key: self._meet(key, window, now) for key, window in seen.items() if key not in self.vector}
-        self._make_known(new, link)
+        # What nobody published goes first when the table is full, and takes nobody's place then: it would circulate for ever.
+        room = limits.MAX_ORIGINS - len(self.vector)
+        new = {key: window for key, window in seen.items() if key not in self.vector}
+        for key in list(new)[: max(0, room)]:
+            new[key] = self._meet(key, new[key], now)
+            new[key].heard = now - FORGET_ORIGIN / 2
+        self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
@@ -343,6 +350,10 @@ class Relay:
     def _replay(self, link: Link, seen: Vector, now: float) -> None:
         for entry in self.log.missed(seen, now):
             data = entry.data(now)
+            link.replayed += len(data)
+            if link.replayed > limits.MAX_REPLAY:
+                self.node.schedule(now, link.asked_too_much)  # not from here: we may be in the middle of another link's packet
+                return
             link.conn.send(data)
             self.node.counters.replayed += 1
             self.node.counters.link_bytes_data += len(data)
@@ -383,5 +394,7 @@ class Relay:
         elif self._alone_since + ALONE < now:
             self.node.federated = False
         self.log.forget_old(now)
+        for link in self.federation.links.values():
+            link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
             del self.vector[key]

@@ -365,9 +365,13 @@ class Session:
             if isinstance(sent, bytes):
                 body = read_length(sent, 1)[1]
                 start = body + 2 + (sent[body] << 8 | sent[body + 1])
-                payload = start + (3 if self.version == 5 else 2)
+                payload = properties = start + 2
+                if self.version == 5:
+                    size, properties = read_length(sent, properties)
+                    payload = properties + size
                 qos = sent[0] >> 1 & 3
-                message = Message(sent[body + 2 : start], sent[payload:], qos, False, b"", None, None)
+                section = sent[properties:payload]
+                message = Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None)
                 self.inflight[packet_id] = Outgoing(message, qos, False, b"")
 
     def acknowledged(self, packet_id: int) -> bool:

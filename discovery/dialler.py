@@ -23,6 +23,10 @@ BACKOFF_LATE = 60.0
 REDIAL_FLOOR = 0.1
 """Seconds between two dials of one address, whatever asks for them: announcements can be forged, dials cost a peer."""
 MIN_DELAY = 0.02
+DOUBTFUL_BURST = 100
+DOUBTFUL_RATE = 50.0
+"""Dials, at once and a second, of addresses where nobody has answered yet and which nobody configured: made-up brokers must not
+make us knock at a thousand doors, and a federation of a hundred must find itself without delay."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +42,13 @@ class Target:
     failing_since: float = NEVER
     started: float = -NEVER
     under_way: bool = False
+    proven: bool = False
+    """A broker has answered there."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether only somebody's word says that a broker is there."""
+        return not (self.proven or self.static)
 
 
 _Entry = tuple[float, int, Target]
@@ -51,8 +62,9 @@ class Dialler:
         self._rng = rng
         self._timeout = timeout
         self.targets: dict[Address, Target] = {}
-        self._fresh: list[_Entry] = []
-        self._retries: list[_Entry] = []
+        self._heaps: dict[tuple[bool, bool], list[_Entry]] = {(r, d): [] for r in (False, True) for d in (False, True)}
+        self._doubtful = float(DOUBTFUL_BURST)  # that may be dialled at once, as of `_doubtful_at`
+        self._doubtful_at = -NEVER
         self._serial = 0
         self._under_way: dict[Address, Target] = {}  # in the order of their start
         self._retrying = 0
@@ -82,6 +94,15 @@ class Dialler:
         due = max(due, target.started + REDIAL_FLOOR)
         if not target.under_way and due < target.due:
             self._plan(target, due)
+
+    def trust(self, target: Target, *, static: bool | None = None) -> None:
+        """Note that a broker answered there, or with `static` whether the configuration names it."""
+        if static is None:
+            target.proven = True
+        else:
+            target.static = static
+        if target.due != NEVER and not target.under_way:
+            self._plan(target, target.due)  # it may belong in another queue now
 
     def unwant(self, target: Target) -> None:
         """Do not dial any more; a dial under way is not cancelled."""
@@ -124,11 +145,15 @@ class Dialler:
             self.penalise(oldest, now)
             late.append(oldest)
         begun: list[Target] = []
+        self._doubtful = min(DOUBTFUL_BURST, self._doubtful + max(0.0, now - self._doubtful_at) * DOUBTFUL_RATE)
+        self._doubtful_at = now
         while len(self._under_way) < MAX_DIALS:
-            entry = self._next()
+            entry = self._next(now)
             if entry is None or entry[0] > now:
                 break
             target = entry[2]
+            if target.doubtful:
+                self._doubtful -= 1
             target.due = NEVER
             target.started = now
             target.under_way = True
@@ -145,30 +170,53 @@ class Dialler:
             deadline = target.started + self._timeout
             break
         if len(self._under_way) < MAX_DIALS:
-            entry = self._next()
-            if entry is not None:
-                deadline = min(deadline, entry[0])
+            for doubtful in (False, True):
+                entry = self._first(doubtful)
+                if entry is not None:
+                    deadline = min(deadline, max(entry[0], self._allowed_at()) if doubtful else entry[0])
         return deadline
 
-    def _next(self) -> _Entry | None:
-        """The entry that is due first and may be begun, both queues considered."""
-        fresh = self._top(self._fresh, False)
-        retry = self._top(self._retries, True) if self._retrying < MAX_RETRIES else None
+    def _allowed_at(self) -> float:
+        """When the next doubtful address may be dialled."""
+        if self._doubtful >= 1:
+            return -NEVER
+        return self._doubtful_at + (1 - self._doubtful) / DOUBTFUL_RATE + 1e-6  # not just before it
+
+    def _next(self, now: float) -> _Entry | None:
+        """The entry that may be begun: doubtful ones only when no other is due."""
+        sure = self._first(False)
+        if self._doubtful < 1 or (sure is not None and sure[0] <= now):
+            return sure
+        doubtful = self._first(True)
+        if sure is None or doubtful is None:
+            return sure or doubtful
+        return min(sure, doubtful, key=lambda entry: entry[0])
+
+    def _first(self, doubtful: bool) -> _Entry | None:
+        """The entry of this kind that is due first, both queues considered."""
+        fresh = self._top(False, doubtful)
+        retry = self._top(True, doubtful) if self._retrying < MAX_RETRIES else None
         if fresh is None or retry is None:
             return fresh or retry
         return fresh if fresh[0] <= retry[0] else retry
 
-    def _top(self, heap: list[_Entry], retries: bool) -> _Entry | None:
+    def _top(self, retries: bool, doubtful: bool) -> _Entry | None:
+        heap = self._heaps[retries, doubtful]
         while heap:
             due, _, target = heap[0]
-            if target.due == due and (target.failures > 0) is retries and not target.under_way:
+            if (
+                target.due == due
+                and (target.failures > 0) is retries
+                and target.doubtful is doubtful
+                and not target.under_way
+            ):
                 return heap[0]
             heapq.heappop(heap)  # planned otherwise since
         return None
 
     def _plan(self, target: Target, due: float) -> None:
         target.due = due
-        heap = self._retries if target.failures else self._fresh
+        heap = self._heaps[target.failures > 0, target.doubtful]
         self._serial += 1
         heapq.heappush(heap, (due, self._serial, target))
         if len(heap) > 4 * len(self.targets) + 64:  # outdated entries below the top, left by plans that changed

@@ -172,14 +172,17 @@ class Membership:
         member = roster.members.get(broker_id)
         if member is not None and boot < member.boot:
             return
-        if member is None and sum(not (m.was_linked or m.heard > -NEVER) for m in roster.members.values()) >= MAX_HEARSAY:
+        if member is None and len(roster.hearsay) >= MAX_HEARSAY:
             self.counters["gossip_refused"] += 1
             return
         told = roster.tellable(addresses, via)
+        known = member is not None
         fresh = self._meet(broker_id, boot, now)
         member = roster.members.get(broker_id)
         if member is None:
             return
+        if not known:
+            roster.hearsay.add(broker_id)
         added = [roster.add_address(member, address, now, hearsay=True) for address in told]
         if not member.linked and (fresh or any(added)):
             roster.want(member, now)
@@ -232,7 +235,10 @@ class Membership:
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
         """No link to this broker stands any more. With `boot`, ignored when a link to another boot stands meanwhile."""
         member = self._roster.members.get(broker_id)
-        if self._left or member is None or not member.linked or (boot is not None and boot != member.link_boot):
+        if self._left or member is None or (boot is not None and boot != member.link_boot):
+            return
+        member.standing = False
+        if not member.linked:
             return
         member.linked = False
         if member.leaving:
@@ -288,6 +294,7 @@ class Membership:
         member = self._roster.members.get(heard.id)
         if member is None:
             return
+        self._roster.hearsay.discard(heard.id)
         member.heard = now
         member.leaving = False
         member.name = heard.name
@@ -326,8 +333,11 @@ class Membership:
             return
         self.counters["leaves"] += 1
         member = self._roster.members.get(broker_id)
-        if member is not None and (boot < member.boot or (member.linked and boot != member.link_boot)):
-            return  # of an earlier start, or of another broker with the same id: the one that is linked stays
+        if member is not None and (boot < member.boot or (member.standing and boot != member.link_boot)):
+            # Of an earlier start, or of another broker with the same id: the one that is linked stays.
+            if not member.linked and boot == member.boot:
+                self._roster.revived(member, now)
+            return
         self._roster.bury(broker_id, boot, now, final=True)
         if member is not None:
             if member.linked:

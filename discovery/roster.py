@@ -42,6 +42,8 @@ class Member:
     link_since: float = 0.0
     leaving: bool = False
     was_linked: bool = False
+    standing: bool = False
+    """A link of `link_boot` stands, whatever boot was announced since."""
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class Roster:
         self._graves: dict[bytes, _Grave] = {}  # oldest first
         self._selves: dict[Address, float] = {}  # until when an address counts as our own
         self._seeds: dict[str | None, list[Address]] = {}  # name -> addresses, None: from the configuration
+        self.hearsay: set[bytes] = set()  # members that neither announced themselves nor were ever linked
         self.version = 0
         self.forget_due = NEVER
 
@@ -76,7 +79,7 @@ class Roster:
             return None
         unlinked: Member | None = None
         for member in self.members.values():
-            if not member.linked:
+            if not (member.linked or member.standing):
                 if not member.was_linked:
                     unlinked = member
                     break
@@ -108,6 +111,14 @@ class Roster:
         for target in self._owned[member.id]:
             self.dialler.forgive(target)
 
+    def revived(self, member: Member, now: float) -> None:
+        """Take back `reborn`: who announced the higher boot was another broker with the same id, and left."""
+        member.boot = member.link_boot
+        member.linked = True
+        self.version += 1
+        for target in self._owned[member.id]:
+            self.dialler.unwant(target)
+
     def remove(self, member: Member, now: float) -> None:
         """Forget a member; its seeds are dialled on, slowly, for whoever may come back there."""
         self._drop(member, now + self._config.beacon)
@@ -118,7 +129,7 @@ class Roster:
         gone: list[Member] = []
         self.forget_due = NEVER
         for member in self.members.values():
-            if not member.linked:
+            if not (member.linked or member.standing):
                 until = max(member.since, member.heard) + keep
                 if until <= now:
                     gone.append(member)
@@ -187,7 +198,7 @@ class Roster:
         for address in former:
             target = self.dialler.targets.get(address)
             if target is not None and address not in current and address not in others:
-                target.static = False
+                self.dialler.trust(target, static=False)
                 if target.owner is None:
                     self.dialler.remove(target)
         for address in current:
@@ -195,7 +206,7 @@ class Roster:
             if own and self._selves.get(address, NEVER) == NEVER:
                 continue  # ours for good
             target = self.dialler.add(address)
-            target.static = True
+            self.dialler.trust(target, static=True)
             holder = self.members.get(target.owner) if target.owner is not None else None
             if own:
                 self.dialler.postpone(target, self._selves[address])
@@ -252,7 +263,8 @@ class Roster:
         if boot != member.boot:
             member.boot = boot
             self.version += 1
-        member.linked = member.was_linked = True
+        member.linked = member.was_linked = member.standing = True
+        self.hearsay.discard(member.id)
         member.link_boot = boot
         self._graves.pop(member.id, None)
         for address in addresses:
@@ -311,6 +323,7 @@ class Roster:
             self._make_space(member, replace=True)
             target = self.dialler.add(address)
         self.dialler.finished(target)
+        self.dialler.trust(target)
         self._selves.pop(address, None)
         if target.owner != member.id:
             self._own_target(target, member)
@@ -344,6 +357,7 @@ class Roster:
 
     def _drop(self, member: Member, seeds_from: float) -> None:
         del self.members[member.id]
+        self.hearsay.discard(member.id)
         self.version += 1
         for target in self._owned.pop(member.id):
             target.owner = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
@@ -62,13 +63,17 @@ class Port:
     """Topology changes that this neighbour was not told yet, newest by origin."""
     repeats: dict[bytes, tuple[ChangeNumber, int]] = field(default_factory=dict)
     """Topology changes that were told, and how often they are still repeated."""
+    changes_left: float = math.inf
+    """Topology changes that are still taken from this neighbour, ..."""
+    changes_at: float = 0.0
+    """... and since when (s)."""
     peer_key: AddressKey = field(init=False)
     _recent: list[float] = field(default_factory=list)
     _samples: int = 0
 
     def __post_init__(self) -> None:
         self.peer_key = address_key(self.peer.address[0], self.peer.address[1])
-        self.heard_at = self.opened_at
+        self.heard_at = self.changes_at = self.opened_at
 
     @property
     def capability(self) -> float:

@@ -62,6 +62,9 @@ class TreeConfig:
     feasibility_limit: int = 64
     change_limit: int = 256
     """Origins of topology changes that are remembered."""
+    changes_burst: int = 256
+    changes_per_s: float = 50.0
+    """Topology changes that are taken from one neighbour, at once and for long; X."""
 
 
 class Tree:
@@ -182,8 +185,8 @@ class Tree:
         self._evaluate(port, now)
         if bpdu.request is not None:
             self._requested(port, bpdu.request, now)
-        for change in bpdu.changes:
-            self._apply_change(change, port, now)
+        if bpdu.changes:
+            self._changes_received(bpdu.changes, port, now)
         self._update_port(port, now)
         return True
 
@@ -296,7 +299,14 @@ class Tree:
             and bpdu.path_cost_us + port.link_cost_us <= MAX_COST_US
             and self._fresh(port, now)
             and not self._feasibility.stale(bpdu.root)
+            and not self._contradicted(bpdu.root, now)
         )
+
+    def _contradicted(self, root: RootVector, now: float) -> bool:
+        """Whether the root is a neighbour that lives, in another life than the claim's: it told us itself, and who says
+        otherwise is mistaken or lies. (Without that a higher boot number would be believed by everybody.)"""
+        port = self.ports.get(root.id)
+        return port is not None and port.peer.boot != root.boot and port.heard_at + 2 * self.config.hello_s > now
 
     def _feasible(self, bpdu: Bpdu) -> bool:
         return self._feasibility.feasible(bpdu.root, bpdu.seq, bpdu.path_cost_us)
@@ -305,7 +315,11 @@ class Tree:
         """Look at one port's new claim or new cost, without a look at the others unless it matters."""
         bpdu = port.bpdu
         assert bpdu is not None
-        outdated = self._feasibility.saw_boot(bpdu.root.id, bpdu.root.boot) and bpdu.root.id == self.root.id
+        outdated = (
+            not self._contradicted(bpdu.root, now)
+            and self._feasibility.saw_boot(bpdu.root.id, bpdu.root.boot)
+            and bpdu.root.id == self.root.id
+        )
         if port is self._parent:
             if self._usable(port, now) and same_root(bpdu.root, self.root):
                 self._follow(port, now)
@@ -516,9 +530,20 @@ class Tree:
     def _number_change(self) -> None:
         self._spread(self._changes.mint(self.own.id, self.own.boot), None)
 
-    def _apply_change(self, change: ChangeNumber, source: Port, now: float) -> None:
-        if change.origin != self.own.id and self._changes.is_new(change):
-            self._spread(change, source)
+    def _changes_received(self, changes: tuple[ChangeNumber, ...], source: Port, now: float) -> None:
+        config = self.config
+        earned = (now - source.changes_at) * config.changes_per_s
+        source.changes_left = min(config.changes_burst, source.changes_left + earned)
+        source.changes_at = now
+        applied = False
+        for change in changes:
+            if source.changes_left < 1:
+                break  # it is said twice, so that what a repair brings is not lost to a moment's flood
+            if change.origin != self.own.id and self._changes.is_new(change):
+                source.changes_left -= 1
+                self._spread(change, source)
+                applied = True
+        if applied:
             self._reselect(now)
 
     def _spread(self, change: ChangeNumber, source: Port | None) -> None:

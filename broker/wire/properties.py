@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from broker.wire.constants import WILL, PacketType, ReasonCode
-from broker.wire.errors import MalformedPacket, ProtocolViolation
+from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.strings import check_topic_name, encode_binary, encode_string, read_binary, read_string
 from broker.wire.varint import decode_varint, encode_varint
 
@@ -253,3 +254,53 @@ _DECODING = {
 }
 # ... and (identifier as it is sent, writer).
 _ENCODING = {int(ident): (bytes((ident,)), _WRITERS[kind]) for ident, (kind, _) in TABLE.items()}
+
+
+def forwardable(section: bytes) -> bool:
+    """Whether a PUBLISH's property section (without its length) is sound and goes to receivers as it is.
+
+    So do Content Type, Response Topic, Correlation Data and User Properties (MQTT-3.3.2-17 to -20), and a Payload Format Indicator
+    that promises nothing; not what is of one connection (Topic Alias) or changes on the way (Message Expiry Interval).
+    """
+    return _only_user_properties(section) or _forwardable(section)
+
+
+@lru_cache(maxsize=4096)
+def forwardable_cached(section: bytes) -> bool:
+    """The same for short sections (up to 127 bytes), which publishers often repeat."""
+    return forwardable(section)
+
+
+def _only_user_properties(section: bytes) -> bool:
+    """Say yes quickly to the common case: User Properties in ASCII. No means nothing."""
+    if not section.isascii():
+        return False
+    at, end = 0, len(section)
+    while at + 5 <= end and section[at] == 0x26:
+        name = at + 3
+        value = name + (section[at + 1] << 8 | section[at + 2]) + 2
+        if value > end:
+            return False
+        at = value + (section[value - 2] << 8 | section[value - 1])
+        if at > end or section.find(0, name, value - 2) >= 0 or section.find(0, value, at) >= 0:
+            return False
+    return at == end
+
+
+def _forwardable(section: bytes) -> bool:
+    try:
+        found, _ = decode_properties(encode_varint(len(section)) + section, 0, PacketType.PUBLISH)
+    except WireError:
+        return False
+    if not found:
+        return True
+    return found.keys() <= _FORWARDED and not found.get(Property.PAYLOAD_FORMAT_INDICATOR)
+
+
+_FORWARDED = {
+    Property.PAYLOAD_FORMAT_INDICATOR,
+    Property.CONTENT_TYPE,
+    Property.RESPONSE_TOPIC,
+    Property.CORRELATION_DATA,
+    Property.USER_PROPERTY,
+}
