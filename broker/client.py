@@ -9,9 +9,9 @@ from broker.authentication import Authentication, authenticate_again
 from broker.availability import UNLIMITED, Window, check_publish
 from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
+from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.message import PACKET_IDS, Message
 from broker.reasons import explain, well_formed
-from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.session import Session
 from broker.subscribing import grant, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
@@ -51,12 +51,12 @@ class Client:
     __slots__ = (
         "_aliases",
         "_explains",
-        "fast_qos",
         "_told",
         "_window",
         "authentication",
         "conn",
         "connect",
+        "fast_qos",
         "keep_alive",
         "node",
         "routes",

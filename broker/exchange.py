@@ -1,7 +1,7 @@
 """QoS 1 and 2 as most clients use them: runs of PUBLISH and of acknowledgements without reasons.
 
-Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends before
-whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
+Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends
+before whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
 """
 
 from __future__ import annotations

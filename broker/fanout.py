@@ -78,7 +78,9 @@ class Delivery:
 class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
-    __slots__ = ("deliveries", "forward", "granted", "permitted", "plain4", "plain5", "raw4", "raw5", "shared", "special", "viewers")
+    __slots__ = (
+        "deliveries", "forward", "granted", "permitted", "plain4", "plain5", "raw4", "raw5", "shared", "special", "viewers",
+    )  # fmt: skip
 
     def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
         self.deliveries = deliveries

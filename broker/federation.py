@@ -86,7 +86,9 @@ class Federation:
 
     def _make_room(self, now: float) -> None:
         """Give up the oldest handshake of a caller when there are too many: a broker needs two round trips for its own."""
-        callers = [link for link in self.handshakes if not link.dialled] if len(self.handshakes) >= limits.MAX_HANDSHAKES else ()
+        callers: list[Link] = []
+        if len(self.handshakes) >= limits.MAX_HANDSHAKES:
+            callers = [link for link in self.handshakes if not link.dialled]
         if len(callers) >= limits.MAX_HANDSHAKES:
             self.count("links_refused")
             callers[0].conn.abort("too many handshakes")

@@ -259,8 +259,8 @@ _ENCODING = {int(ident): (bytes((ident,)), _WRITERS[kind]) for ident, (kind, _) 
 def forwardable(section: bytes) -> bool:
     """Whether a PUBLISH's property section (without its length) is sound and goes to receivers as it is.
 
-    So do Content Type, Response Topic, Correlation Data and User Properties (MQTT-3.3.2-17 to -20), and a Payload Format Indicator
-    that promises nothing; not what is of one connection (Topic Alias) or changes on the way (Message Expiry Interval).
+    So do Content Type, Response Topic, Correlation Data and User Properties (MQTT-3.3.2-17 to -20), and a Payload Format
+    Indicator that promises nothing; not what is of one connection (Topic Alias) or changes on the way (Message Expiry Interval).
     """
     return _only_user_properties(section) or _forwardable(section)
 
