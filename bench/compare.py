@@ -47,6 +47,8 @@ WORKS: dict[str, Work] = {
         Work("v5", "MQTT 5, QoS 0, 10 to 10", LoadSpec(version=5)),
         Work("v5qos1", "MQTT 5, QoS 1, 10 to 10", LoadSpec(version=5, qos=1)),
         Work("properties", "MQTT 5, QoS 0, 4 user properties", LoadSpec(version=5, user_properties=4)),
+        Work("v5qos1properties", "MQTT 5, QoS 1, 4 user properties", LoadSpec(version=5, qos=1, user_properties=4)),
+        Work("wildcards", "QoS 0, 10 to 10, 10,000 wildcard filters", LoadSpec(filters=10_000)),
         Work("large", "QoS 0, 16 KiB, 10 to 10", LoadSpec(payload=16_384, window=100)),
         Work("latency", "p50/p99 ms at 1,000/s", LoadSpec(rate=1000.0), "latency"),
         Work("latency20k", "p50/p99 ms at 20,000/s", LoadSpec(rate=20_000.0), "latency"),

@@ -141,14 +141,14 @@ MAX_TOPIC_LEVELS = 200
 """levels of a topic or filter (Mosquitto's number): a 64 KiB filter of single characters would make 32,768 trie nodes."""
 
 MAX_PING_PAYLOAD = 8 * 1024 * 1024
-"""bytes of records in one PINGREQ on a link; MAX_ORIGINS origins with all gaps fit twice (SEEN, ORIGINS), and the members. Larger:
-garbage [link_garbage]."""
+"""bytes of records in one PINGREQ on a link; MAX_ORIGINS origins with all gaps fit twice (SEEN, ORIGINS), and the members.
+Larger: garbage [link_garbage]."""
 
 LINK_REQUESTS = 5000.0
 LINK_REQUESTS_PER_SECOND = 1000.0
-"""units of work, a tenth of a millisecond each, that a neighbour may ask for by records at once and in a second: a record counts 1,
-one that makes us go through tables 10, a walk through the log 1 more for each 2,000 messages. Repairs need some hundred; beyond it the
-link is closed [link_garbage]."""
+"""units of work, a tenth of a millisecond each, that a neighbour may ask for by records at once and in a second: a record
+counts 1, one that makes us go through tables 10, a walk through the log 1 more for each 2,000 messages. Repairs need some
+hundred; beyond it the link is closed [link_garbage]."""
 
 MAX_REPLAY = 4 * 32 * 1024 * 1024
 """bytes of old messages that a neighbour may have replayed at once, four whole logs; one log more with every second. Who asks

@@ -49,6 +49,8 @@ class LoadSpec:
     pid: int | None = None
     topic: str = "load"
     topics: int = 1
+    filters: int = 0
+    """Wildcard subscriptions of one more client, whose topics nobody publishes."""
 
     def check(self, latency: bool = False) -> None:
         """Raise ValueError, in one clear line, for a load that cannot be run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import select
+import socket
 import time
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
@@ -56,12 +57,18 @@ class Worker:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._epoll = select.epoll()
         self._heard = 0.0
+        self._idle: socket.socket | None = None
 
     def setup(self) -> None:
         """Connect subscribers, then publishers; LoadError if the broker does not play along."""
         spec, process = self._spec, self._process
         version = spec.subscriber_version or spec.version
         histogram = self._final.latency if self._latency else None
+        if spec.filters and not process:
+            sock, _ = peers.dial(spec, f"{spec.topic}-filters", version)
+            for number in range(spec.filters):
+                peers.subscribe(sock, f"elsewhere/{number}/+/#" if number % 2 else f"elsewhere/+/{number}", 0, version)
+            self._idle = sock
         for index in share(spec.subscribers, process, spec.processes):
             sock, _ = peers.dial(spec, f"{spec.topic}-s{index:05d}", version, port=spec.subscriber_port)
             for topic in peers.topics(spec, index):

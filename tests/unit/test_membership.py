@@ -742,7 +742,7 @@ def check_bounds(membership: Membership) -> None:
     assert len(membership._offenders) <= MAX_OFFENDERS
     dialler = roster.dialler
     assert dialler.under_way <= MAX_DIALS
-    assert len(dialler._fresh) + len(dialler._retries) <= 8 * len(dialler.targets) + 130
+    assert sum(map(len, dialler._heaps.values())) <= 4 * (4 * len(dialler.targets) + 65)
     assert sum(target.under_way for target in dialler.targets.values()) == dialler.under_way
     assert 0 <= dialler._retrying <= MAX_RETRIES
     for member in roster.members.values():

@@ -1,0 +1,533 @@
+"""Links with neighbours that err or lie: a node, and a broker that says what it is told (design section 4, promises 5 to 7)."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.effects import Dial
+from broker.link import ASK_SEEN, AUTHENTICATION, BPDU, MEMBERS, ORIGINS, PING, PROTOCOL, SEEN, WANT, Link, encode_record
+from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
+from broker.relay import FETCH_TIME
+from broker.wire import Connack, Connect, Pingreq, Publish, encode_packet
+from broker.wire.decode import decode_packet
+from broker.wire.properties import Property
+from broker.wire.reader import PacketReader
+from broker.wire.varint import encode_varint
+from discovery.address import Address
+from discovery.gossip import encode_members
+from discovery.membership import MAX_HEARSAY
+from stp import bpdu as bpdus
+from stp.bpdu import Bpdu, ChangeNumber, Role
+from stp.vector import RootVector
+from tests.unit.node_harness import FakeTransport, World
+
+OWN = b"m" * 8
+FAR = b"f" * 8  # an origin somewhere behind the neighbour
+
+
+def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
+    """The CONNECT of broker `number`; values that are "" are left out."""
+    told = {
+        "cluster": "mqttree", "protocol": PROTOCOL, "boot": str(boot), "address": f"10.0.0.{number}:1883", "name": f"b{number}",
+        "capability": str(capability),
+    }  # fmt: skip
+    told |= values
+    client_id = told.pop("client_id", bid(number).hex())
+    properties: Any = {Property.USER_PROPERTY: [(key, value) for key, value in told.items() if value]}
+    return Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True)
+
+
+def bid(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def ping(*records: tuple[int, bytes]) -> bytes:
+    payload = b"".join(encode_record(kind, body) for kind, body in records)
+    return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+def message(
+    topic: bytes = b"t",
+    payload: bytes = b"x",
+    *,
+    qos: int = 1,
+    key: bytes = origin_key(FAR, 1),
+    sequence: int = 1,
+    properties: bytes = b"",
+    first: int = 0,
+) -> bytes:
+    """A PUBLISH as links carry it; `first`: another first byte."""
+    section = encode_origin(key, sequence) + properties
+    body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if (first or qos << 1) & 6 else b"")
+    body += encode_varint(len(section)) + section + payload
+    return bytes((first or 0x30 | qos << 1,)) + encode_varint(len(body)) + body
+
+
+class Neighbour:
+    """A broker that calls the node and says what it is told."""
+
+    def __init__(self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any) -> None:
+        self.world = world
+        self.number = number
+        self.boot = boot
+        self.capability = values.get("capability", 1.0)
+        self.transport = FakeTransport()
+        self.conn = world.node.connection_made("in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now)
+        self.transport.conn = self.conn
+        self.reader = PacketReader()
+        self.told = 0
+        world.peers.append(self)  # type: ignore[arg-type]
+        if link:
+            self.send(encode_packet(bridge(number, boot=boot, **values), 5), encode_packet(Connack(False, 0), 5))
+            assert self.up, world.logged[-1:]
+
+    def send(self, *data: bytes) -> None:
+        self.conn.receive(b"".join(data), self.world.now)
+        self.world.settle()
+
+    @property
+    def up(self) -> bool:
+        link = self.world.node.federation.links.get(bid(self.number))
+        return link is not None and link.conn is self.conn and link.state == "up"
+
+    def link(self) -> Link:
+        return self.world.node.federation.links[bid(self.number)]
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Everything that came since the last look: (first byte, body)."""
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        return self.reader.feed(data)
+
+    def messages(self) -> list[bytes]:
+        """Payloads of the messages that came."""
+        found = [decode_packet(first, body, 5) for first, body in self.take() if first >> 4 == 3]
+        return [packet.payload for packet in found if isinstance(packet, Publish)]
+
+    def records(self, kind: int) -> list[bytes]:
+        """Bodies of the records of a kind that came."""
+        found = []
+        for first, body in self.take():
+            if first == 0xC0:
+                at = 0
+                while at < len(body):
+                    end = at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
+                    if body[at] == kind:
+                        found.append(body[at + 4 : end])
+                    at = end
+        return found
+
+    def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
+        self.told += 1
+        cost = more.pop("path_cost_us", 0)
+        said = Bpdu(root, seq, cost, round(self.capability * 10), role, echo, number=self.told, **more)
+        self.send(ping((BPDU, bpdus.encode(said))))
+
+    def child(self) -> None:
+        """Become a child of the node in the tree, which has nothing new to say: the link goes live."""
+        own = self.world.node.federation.tree.root
+        self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        self.send(ping((SEEN, b"")))
+        self.send(ping((SEEN, encode_vector(self.world.node.relay.vector))))
+        if not self.link().live:
+            self.world.advance(FETCH_TIME)  # others were asked for what it may lack, and do not answer
+        assert self.link().live
+        self.take()
+
+
+def lone(**config: Any) -> World:
+    values: dict[str, Any] = {"id": OWN, "boot": 1_000, "capability": 9.0, "host": "10.0.0.200", "seeds": ()} | config
+    return World(discovery="static", **values)
+
+
+def unharmed(world: World) -> None:
+    """Two good neighbours link, and messages go from the one to the other and to a client."""
+    one, other = Neighbour(world, 101), Neighbour(world, 102)
+    one.child()
+    other.child()
+    client = world.connect("witness")
+    client.subscribe("still/#", qos=2)
+    good = message(b"still/there", b"good", key=origin_key(bid(101), 2_000), sequence=1)
+    one.send(good)
+    assert other.messages() == [b"good"]
+    assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"good"]
+
+
+def warnings(world: World) -> list[str]:
+    return [line for line in world.logged if line.startswith(("broker at", "link to"))]
+
+
+# ------------------------------------------------------------------ who is not proven
+
+
+def membership_of(world: World) -> Any:
+    membership = world.node.federation.membership
+    counters = {name: value for name, value in membership.counters.items() if name not in ("announcements_sent",)}
+    return membership.members(world.now), counters, set(membership._roster.dialler.targets), dict(membership._roster._selves)
+
+
+@pytest.mark.parametrize("secret", [None, b"a secret of the cluster"])
+def test_a_caller_with_our_own_id_changes_nothing(secret: bytes | None) -> None:
+    world = lone(secret=secret)
+    before = membership_of(world)
+    proof: Any = {Property.AUTHENTICATION_METHOD: AUTHENTICATION, Property.AUTHENTICATION_DATA: b"n" * 16} if secret else {}
+    for number in range(50):
+        address = ("10.0.0.200:1883", "10.0.0.7:1883", f"10.9.9.{number}:1883")[number % 3]
+        fake = Neighbour(world, 1, link=False)
+        said = bridge(1, boot=number * 40, client_id=OWN.hex(), address=address)
+        assert said.properties is not None
+        said.properties |= proof
+        fake.send(packet_of(said))
+        assert fake.conn.closed
+        world.advance(0.1)
+    assert membership_of(world) == before
+    assert not world.node.federation.handshakes
+    assert len(warnings(world)) == 1  # for one host, a minute
+    world.advance(61.0)
+    Neighbour(world, 1, link=False).send(packet_of(said))
+    assert len(warnings(world)) == 2
+    assert not [effect for effect in world.effects if isinstance(effect, Dial)]
+
+
+BAD_CONNECTS = {
+    "nothing": Connect("MQTT", 5, True, 2, bid(1).hex(), None, None, None, None, bridge=True),
+    "no cluster": bridge(1, cluster=""),
+    "no protocol": bridge(1, protocol=""),
+    "no address": bridge(1, address=""),
+    "no capability": bridge(1, capability=""),  # type: ignore[arg-type]
+    "id": bridge(1, client_id="xyz"),
+    "short id": bridge(1, client_id="00ff"),
+    "boot": bridge(1, boot=2**32),
+    "negative boot": bridge(1, boot=-1),
+    "boot of a million digits": bridge(1, boot="1" * 60_000),  # type: ignore[arg-type]
+    "port": bridge(1, address="10.0.0.1:0"),
+    "address": bridge(1, address="nowhere"),
+    "control characters": bridge(1, address="a\nb:1883"),
+    "nan": bridge(1, **{"capability": "nan"}),  # type: ignore[arg-type]
+    "inf": bridge(1, **{"capability": "inf"}),  # type: ignore[arg-type]
+    "name": bridge(1, name="two\nlines"),
+    "cluster name": bridge(1, cluster="a\nb"),
+    "another cluster": bridge(1, cluster="elsewhere"),
+    "another protocol": bridge(1, protocol="99"),
+}
+
+
+def packet_of(connect: Connect) -> bytes:
+    return encode_packet(connect, 5)
+
+
+@pytest.mark.parametrize("name", BAD_CONNECTS)
+def test_a_malformed_connect_leaves_nothing_behind(name: str) -> None:
+    world = lone()
+    fake = Neighbour(world, 1, link=False)
+    fake.send(packet_of(BAD_CONNECTS[name]))
+    node = world.node
+    assert fake.conn.closed
+    assert not node.federation.handshakes
+    assert not node.federation.links
+    assert not node.links_by_connection
+    assert not node.connections
+    due = node.next_deadline()
+    assert due is not None
+    assert due > world.now
+
+
+def test_thousands_of_malformed_connects_do_not_keep_brokers_out() -> None:
+    world = lone()
+    whole = packet_of(bridge(1))
+    for number in range(2_000):
+        fake = Neighbour(world, 1, link=False)
+        if number % 2:
+            fake.send(packet_of(list(BAD_CONNECTS.values())[number // 2 % len(BAD_CONNECTS)]))
+        else:
+            fake.send(whole[: 1 + number % (len(whole) - 1)])
+            fake.conn.node.connection_lost(fake.conn, "reset", world.now)
+        world.peers.clear()
+    assert not world.node.federation.handshakes
+    assert not world.node.links_by_connection
+    assert len(warnings(world)) == 3  # malformed, another cluster, another protocol
+    unharmed(world)
+
+
+def test_callers_that_fall_silent_make_room_for_brokers() -> None:
+    world = lone()
+    for number in range(2_000):
+        Neighbour(world, 1, link=False).send(packet_of(bridge(1 + number % 50)))
+        assert len(world.node.federation.handshakes) <= limits.MAX_HANDSHAKES
+    unharmed(world)
+    ticks = []
+    tick = world.node.tick
+    world.node.tick = lambda now: (ticks.append(now), tick(now))  # type: ignore[method-assign,assignment,func-returns-value]
+    world.advance(1.0)
+    assert len(ticks) < 50, "no storm of timers"
+    world.advance(world.node.config.handshake_timeout)
+    assert not world.node.federation.handshakes
+
+
+# ------------------------------------------------------------------ bad messages
+
+BAD_MESSAGES = {
+    "sequence 0": message(sequence=0),
+    "last sequence": message(sequence=LAST),
+    "QoS 3": message(first=0x36),
+    "QoS 3, DUP": message(first=0x3E),
+    "DUP at QoS 0": message(first=0x38),
+    "no UTF-8": message(b"a\xff"),
+    "surrogate": message(b"\xed\xa0\x80"),
+    "wildcard": message(b"a/#"),
+    "wildcard, QoS 0": message(b"a/+", qos=0),
+    "no topic": message(b""),
+    "no topic, QoS 0": message(b"", qos=0),
+    "NUL": message(b"a\0b"),
+    "unknown property": message(properties=b"\x7f\x00"),
+    "property of another packet": message(properties=b"\x11\0\0\0\1"),
+    "property cut off": message(properties=b"\x03\x00\x09a"),
+    "two content types": message(properties=b"\x03\x00\x01a\x03\x00\x01b"),
+    "expiry cut off": message(properties=b"\x02\0\0"),
+    "two expiries": message(properties=b"\x02\0\0\0\x09\x02\0\0\0\x09"),
+    "expiry behind": message(properties=b"\x03\x00\x01a\x02\0\0\0\x09"),
+    "topic alias": message(properties=b"\x23\x00\x07"),
+    "subscription identifier": message(properties=b"\x0b\x07"),
+    "response topic with a wildcard": message(properties=b"\x08\x00\x01#"),
+    "origin that is no base64": message(key=b"!" * 16),
+    "sequence that is no base64": message().replace(encode_origin(b"", 1)[-8:], b"????????"),
+    "no origin": b"\x32\x06\x00\x01t\x00\x01\x00",
+    "run that continues nothing": b"\x30\x05\x00\x01t\x00x",
+    "run over the end": message(qos=0, sequence=LAST - 2) + b"\x30\x05\x00\x01t\x00x" * 3,
+    "wildcard in a run": message(qos=0) + b"\x30\x05\x00\x01#\x00x",
+    "cut off": b"\x32\x04\x00\x01t\x00",
+}
+
+
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+def test_a_bad_message_ends_its_link_alone(name: str) -> None:
+    world = lone()
+    bad, good = Neighbour(world, 1), Neighbour(world, 2)
+    bad.child()
+    good.child()
+    client = world.connect("all")
+    client.subscribe("#", qos=2)
+    bad.send(BAD_MESSAGES[name])
+    assert not bad.up
+    assert bad.conn.closed
+    assert world.counters.link_garbage == 1
+    assert good.up
+    assert not [m for m in good.messages() if m != b"x" or not name.startswith(("run over", "wildcard in a run"))]
+    client.take()
+    assert not client.closed
+    assert all(window.top < LAST for key, window in world.node.relay.vector.items())
+    unharmed(world)
+
+
+def vector_of(top: int, *gaps: tuple[int, int], count: int | None = None) -> bytes:
+    data = FAR + (1).to_bytes(4, "big") + top.to_bytes(6, "big") + bytes((len(gaps) if count is None else count,))
+    return data + b"".join(low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps)
+
+
+BAD_VECTORS = {
+    "cut off": vector_of(9)[:-1],
+    "gaps cut off": vector_of(9, (2, 3))[:-1],
+    "too many gaps": vector_of(999, *((n, n) for n in range(1, 2 * limits.MAX_GAPS + 3, 2))),
+    "gaps out of order": vector_of(9, (5, 6), (2, 3)),
+    "overlapping gaps": vector_of(9, (2, 5), (5, 6)),
+    "backward gap": vector_of(9, (5, 2)),
+    "gap beyond the top": vector_of(9, (5, 10)),
+    "gap at 0": vector_of(9, (0, 3)),
+    "too many origins": b"".join(n.to_bytes(12, "big") + bytes(7) for n in range(limits.MAX_ORIGINS + 1)),
+}
+
+
+@pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
+@pytest.mark.parametrize("name", BAD_VECTORS)
+def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
+    world = lone()
+    bad = Neighbour(world, 1)
+    bad.send(ping((kind, (b"\0\0\0\1" if kind == WANT else b"") + BAD_VECTORS[name])))
+    assert not bad.up
+    assert world.counters.link_garbage == 1
+    assert list(world.node.relay.vector) == [world.node.relay.key]
+    unharmed(world)
+
+
+@pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1, LAST])
+@pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
+def test_vectors_at_the_limits_are_taken_and_told_on(kind: int, top: int) -> None:
+    """What we tell others of what a neighbour told us is never what they refuse."""
+    gaps = [(n, n) for n in range(1, min(2 * limits.MAX_GAPS, top), 2)][: limits.MAX_GAPS]
+    world, other = lone(), lone(id=b"o" * 8, boot=1_000)
+    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
+    reader = Neighbour(other, 3)  # the node over there hears what this one says to `honest`
+    head = b"\0\0\0\1" if kind == WANT else b""
+    liar.send(ping((kind, head + vector_of(top, *gaps))))
+    liar.send(ping((WANT, b"\0\0\0\2" + vector_of(0))))
+    assert liar.up
+    honest.send(ping((ASK_SEEN, b"")))
+    packets = [body for first, body in honest.take() if first == 0xC0]
+    for body in packets:
+        reader.send(b"\xc0" + encode_varint(len(body)) + body)
+    assert reader.up
+    assert other.counters.link_garbage == 0
+    unharmed(world)
+
+
+def test_late_messages() -> None:
+    """QoS 0 keeps its order or is dropped; QoS 1 and 2 are worth more than theirs."""
+    world = lone()
+    source, target = Neighbour(world, 1), Neighbour(world, 2)
+    source.child()
+    target.child()
+    key = origin_key(FAR, 2_000)
+    client = world.connect("c")
+    client.subscribe("t", qos=2)
+    source.send(message(payload=b"5", sequence=5, key=key))
+    source.send(message(payload=b"3", sequence=3, qos=0, key=key), message(payload=b"2", sequence=2, qos=2, key=key))
+    source.send(message(payload=b"5", sequence=5, key=key), message(payload=b"2", sequence=2, qos=2, key=key))
+    source.send(message(payload=b"6", sequence=6, qos=0, key=key), message(payload=b"4", sequence=4, qos=0, key=key))
+    assert client.payloads() == target.messages() == [b"5", b"2", b"6"]
+    assert world.counters.duplicates == 4
+
+
+# ------------------------------------------------------------------ floods of control
+
+
+@pytest.mark.parametrize("kind", [ASK_SEEN, SEEN, WANT, MEMBERS, ORIGINS])
+def test_nobody_has_us_work_without_end(kind: int) -> None:
+    world = lone()
+    client = world.connect("c")
+    world.node.federated = True
+    for number in range(2_000):
+        client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
+    liar = Neighbour(world, 1)
+    liar.child()
+    body = {WANT: b"\0\0\0\1" + vector_of(0), SEEN: b"", ORIGINS: vector_of(1), MEMBERS: b"", ASK_SEEN: b""}[kind]
+    liar.send(ping(*[(kind, body)] * 20_000))
+    assert not liar.up
+    assert world.counters.link_garbage == 1
+    assert world.counters.link_bytes_control < 4_000_000
+    unharmed(world)
+
+
+def test_nobody_has_the_log_replayed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_REPLAY", 100_000)
+    monkeypatch.setattr(limits, "LOG_BYTES", 25_000)
+    world = lone()
+    client = world.connect("c")
+    for number in range(200):
+        client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
+    liar = Neighbour(world, 1)
+    relay = world.node.relay
+    wanted = encode_vector({relay.key: Window(0, 0.0)})
+    liar.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(10))))
+    world.advance(0.001)
+    assert not liar.up
+    assert world.counters.link_garbage == 1
+    assert world.counters.link_bytes_data <= 100_000
+    again = Neighbour(world, 1)
+    for number in range(10):
+        again.send(ping((WANT, bytes((0, 0, 1, number)) + wanted)))
+        world.advance(1.0)
+        again.send(ping())
+    assert again.up, "once in a while it may"
+
+
+def test_ten_thousand_members_that_are_not_there() -> None:
+    """A neighbour's made-up brokers: few are believed, few are dialled, and nobody is told of each by itself."""
+    world = lone()
+    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
+    membership = world.node.federation.membership
+    honest.take()
+    rng = random.Random(1)
+    dialled = 0
+    lists = 0
+    for second in range(20):
+        places = [Address(f"10.{n % 250}.{second}.{n // 250}", 1883) for n in range(2_000)]
+        fakes = [(rng.randbytes(8), 1, places[4 * n : 4 * n + 4], True) for n in range(500)]
+        for start in range(0, 500, 50):
+            liar.send(ping((MEMBERS, encode_members(fakes[start : start + 50]))))
+            honest.send(ping())
+            for effect in [e for e in world.effects if isinstance(e, Dial)]:
+                world.effects.remove(effect)
+                dialled += 1
+                world.node.answer(effect, "connection refused", world.now)
+                world.settle()
+            lists += len(honest.records(MEMBERS))
+            world.advance(0.1)
+        assert len(membership.members(world.now)) <= MAX_HEARSAY + 2
+    assert dialled <= 100 + 20 * 50 + 10
+    assert dialled > 200, "yet it goes on"
+    assert lists <= 20 / limits.GOSSIP_PAUSE
+    assert liar.up
+    assert honest.up
+
+
+def test_many_new_members_at_once_are_told_in_one_piece() -> None:
+    world = lone()
+    honest, other = Neighbour(world, 1), Neighbour(world, 2)
+    world.advance(0.2)
+    other.take()
+    for number in range(40):
+        told = [(bid(1000 + number), 1, [Address(f"10.0.1.{number}", 1883)], True)]
+        honest.send(ping((MEMBERS, encode_members(told))))
+        world.advance(0.001)
+    world.advance(0.2)
+    lists = other.records(MEMBERS)
+    assert 1 <= len(lists) <= 4
+    assert all(bid(1000 + number) in lists[-1] for number in range(40)), "the last one is whole"
+
+
+def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
+    world = lone()
+    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
+    client = world.connect("c")
+    client.subscribe("$TC")
+    client.take()
+    before = world.node.federation.tree.epoch
+    root = world.node.federation.tree.root
+    number = 0
+    for _ in range(50):
+        for _ in range(10):
+            changes = tuple(ChangeNumber(FAR, 1, number + n) for n in range(1, 33))
+            number += 32
+            liar.bpdu(root, Role.BLOCKED, Role.DESIGNATED, path_cost_us=50, changes=changes)
+        world.advance(0.1)
+        honest.send(ping())
+    assert liar.up
+    assert honest.up
+    told = [json.loads(payload) for payload in client.payloads()]
+    assert len(told) <= 5 * limits.TOPOLOGY_CHANGES + limits.TOPOLOGY_CHANGES
+    assert world.node.federation.tree.epoch - before <= 256 + 5 * 50 + 10
+    world.advance(0.3)
+    told += [json.loads(payload) for payload in client.payloads()]
+    assert told[-1]["epoch"] == world.node.federation.tree.epoch, "the newest is told in the end"
+
+
+# ------------------------------------------------------------------ lies about the root
+
+
+def test_another_life_of_a_neighbour_is_not_believed_while_it_is_here() -> None:
+    world = lone(capability=1.0)
+    root, liar = Neighbour(world, 1, boot=7, capability=50.0), Neighbour(world, 2, capability=2.0)
+    true = RootVector(bid(1), 7, 500, ("10.0.0.1", 1883))
+    root.bpdu(true, Role.DESIGNATED, Role.NONE)
+    tree = world.node.federation.tree
+    assert tree.root == true
+    for boot in (8, 2**32 - 1, 3):
+        liar.bpdu(RootVector(bid(1), boot, 500, ("10.0.0.1", 1883)), Role.DESIGNATED, Role.DESIGNATED, seq=99)
+        assert tree.root == true
+        assert tree.parent == bid(1)
+    root.bpdu(true, Role.DESIGNATED, Role.ROOT, seq=2)
+    assert tree.ports[bid(1)].forwarding
+
+
+def test_pings_without_records_are_answered() -> None:
+    world = lone()
+    peer = Neighbour(world, 1)
+    peer.take()
+    peer.send(b"\xc0\x00", ping((PING, b"abcd")))
+    assert peer.take() == [(0xD0, b"\0\0\0\0"), (0xD0, b"abcd")]
+    assert Pingreq(b"") is not None
