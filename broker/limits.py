@@ -147,8 +147,8 @@ Larger: garbage [link_garbage]."""
 LINK_REQUESTS = 5000.0
 LINK_REQUESTS_PER_SECOND = 1000.0
 """units of work, a tenth of a millisecond each, that a neighbour may ask for by records at once and in a second: a record
-counts 1, one that makes us go through tables 10, a walk through the log 1 more for each 2,000 messages. Repairs need some
-hundred; beyond it the link is closed [link_garbage]."""
+counts 1 and 1 for each 1,000 bytes, one that makes us go through tables 9 more, a walk through the log 1 more for each 2,000
+messages. Repairs need some hundred; beyond it the link is closed [link_garbage]."""
 
 MAX_REPLAY = 4 * 32 * 1024 * 1024
 """bytes of old messages that a neighbour may have replayed at once, four whole logs; one log more with every second. Who asks

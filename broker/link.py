@@ -398,20 +398,24 @@ class Link:
         self.federation.node.counters.link_bytes_control += len(payload) + 2
         number = b"\0\0\0\0"
         for kind, body in decode_records(payload):
-            self._charge(kind, now)
+            self._charge(kind, len(body), now)
             if kind == PING:
                 number = body[:4]
             else:
                 self.federation.record_received(self, kind, body, now)
         self._send_control(b"\xd0" + bytes((len(number),)) + number)
 
-    def _charge(self, kind: int, now: float) -> None:
+    def _charge(self, kind: int, size: int, now: float) -> None:
         """Note that the peer asks for some work.
 
         Raises:
             ProtocolViolation: it asks for more than any broker needs.
         """
-        work = 1 if kind not in COSTLY else 10 if kind not in REPLAYING else 10 + len(self.federation.relay.log) // 2000
+        work = 1 + size // 1000
+        if kind in COSTLY:
+            work += 9
+        if kind in REPLAYING:
+            work += len(self.federation.relay.log) // 2000
         earned = max(0.0, now - self._allowed_at) * limits.LINK_REQUESTS_PER_SECOND
         self._allowance = min(limits.LINK_REQUESTS, self._allowance + earned) - work
         self._allowed_at = now

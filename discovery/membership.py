@@ -238,7 +238,8 @@ class Membership:
         if self._left or member is None or (boot is not None and boot != member.link_boot):
             return
         member.standing = False
-        if not member.linked:
+        if not member.linked:  # a later boot was announced, and is dialled
+            self._roster.forget_due = min(self._roster.forget_due, now + self.config.forget_after)
             return
         member.linked = False
         if member.leaving:

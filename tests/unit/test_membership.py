@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from discovery.address import Address
 from discovery.announcement import Announcement, decode
-from discovery.dialler import MAX_DIALS, MAX_RETRIES
+from discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
 from discovery.effects import (
     Announce,
     Dial,
@@ -26,7 +26,7 @@ from discovery.effects import (
     StateChanged,
 )
 from discovery.gate import MAX_COMPLAINTS, MAX_SEEN
-from discovery.membership import MAX_OFFENDERS, Membership
+from discovery.membership import MAX_HEARSAY, MAX_OFFENDERS, Membership
 from discovery.roster import MAX_ADDRESSES, MAX_BURIED, MAX_MEMBERS
 
 WALL = 1_700_000_000.0
@@ -1031,3 +1031,92 @@ def test_many_brokers_need_few_datagrams() -> None:
     world.run(2.0)
     assert world.meshed()
     assert world.sent < 24 * 20
+
+
+# ------------------------------------------------------------------ lies and floods
+
+
+def test_the_goodbye_of_a_namesake_leaves_the_linked_original() -> None:
+    """Another broker with the id of a linked one starts, announces itself with a later boot, and leaves or is gone."""
+    one = Subject()
+    one.hear(90, 0.1, boot=3)
+    one.membership.link_up(HIGH, 3, place(90), 0.2)
+    one.until(2.0)
+    for boot in (7, 8):
+        one.hear(90, 2.0 + boot, boot=boot, address=Address("10.9.9.9", 1883), counter=boot)
+        one.hear(90, 2.1 + boot, boot=boot, address=Address("10.9.9.9", 1883), counter=10 + boot, leave=True)
+        assert [(m[0], m[1], m[3]) for m in one.membership.members(2.1 + boot)] == [(HIGH, 3, True)]
+        one.membership.member_left(HIGH, boot, 2.2 + boot)
+        assert HIGH in one.known(2.2 + boot)
+    assert not [effect for effect in one.log if isinstance(effect, Left)]
+    one.membership.member_learnt(HIGH, 3, [place(90)], 20.0)
+    one.membership.link_down(HIGH, 21.0, 3)
+    assert place(90) in dials(one.until(25.0)), "it is sought as any other"
+
+
+def test_a_namesake_that_falls_silent_does_not_take_the_linked_original_along() -> None:
+    one = Subject(forget_after=30.0)
+    one.hear(90, 0.1, boot=3)
+    one.membership.link_up(HIGH, 3, place(90), 0.2)
+    one.hear(90, 2.0, boot=7, address=Address("10.9.9.9", 1883))
+    one.until(300.0)
+    assert HIGH in one.known(300.0)
+    one.membership.link_down(HIGH, 300.0, 3)
+    one.until(400.0)
+    assert HIGH not in one.known(400.0)
+
+
+def flood(one: Subject, seconds: int, addresses: int = 4) -> list[float]:
+    """Gossip of 500 new brokers a second, all of whose addresses refuse at once; returns when we dialled."""
+    when: list[float] = []
+    rng = random.Random(3)
+    for tenth in range(10 * seconds):
+        now = 1.0 + tenth / 10
+        for _ in range(50):
+            told = [Address(f"10.{rng.randrange(250)}.{rng.randrange(250)}.{rng.randrange(250)}", 1883) for _ in range(addresses)]
+            one.membership.member_learnt(rng.randbytes(8), 1, told, now)
+        for step in range(10):
+            at = now + step / 100
+            one.until(at)
+            for effect in one.take() + one.log:
+                if isinstance(effect, Dial):
+                    when.append(at)
+                    one.membership.dial_failed(effect.address, "connection refused", at)
+            one.log.clear()
+    return when
+
+
+def test_gossip_of_thousands_makes_us_dial_now_and_then() -> None:
+    one = Subject()
+    when = flood(one, 20)
+    assert len(one.known()) <= MAX_HEARSAY
+    for start in range(1, 20):
+        assert sum(start <= at < start + 1 for at in when) <= DOUBTFUL_BURST * (start < 3) + DOUBTFUL_RATE + MAX_DIALS
+    assert sum(at >= 5 for at in when) > 100
+
+
+def test_a_broker_that_was_linked_is_redialled_at_once_in_a_flood() -> None:
+    one = Subject()
+    one.hear(90, 0.1)
+    one.membership.link_up(HIGH, 1, place(90), 0.2, place(90))
+    flood(one, 5)
+    one.membership.link_down(HIGH, 6.0)
+    assert place(90) in dials(one.until(6.0 + one.membership.config.dial_patience + 0.05))
+
+
+def test_a_hundred_that_start_together_are_dialled_without_delay() -> None:
+    one = Subject(own=Identity(bid(0), 5, Address("10.0.9.9", 1883), "own"))
+    found: set[Address] = set()
+    for number in range(1, 101):
+        one.hear(number, 0.1)
+    for step in range(20):
+        one.until(0.1 + step / 100)
+        for address in dials(one.log):
+            if address not in found:
+                found.add(address)
+                one.membership.link_up(bid(address_number(address)), 1, address, 0.1 + step / 100, address)
+    assert len(found) == 100
+
+
+def address_number(address: Address) -> int:
+    return int(address.host.rsplit(".", 1)[1])

@@ -1,0 +1,1 @@
+"""Fuzzing: bytes are played as programmes against parts of the broker, see `targets`."""

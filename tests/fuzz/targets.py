@@ -1,0 +1,221 @@
+"""Everything that is fuzzed, by name: the decoder, a whole node, a link, announcements, PROXY headers, HTTP requests.
+
+The bytes of an input are a programme (`tape`); what must never happen raises, whatever they are.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from broker import proxy
+from broker.admin import _REASONS, AdminProtocol, parse_request
+from broker.config import NodeConfig
+from broker.node import Node
+from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
+from broker.wire.reader import PacketReader
+from discovery import announcement
+from discovery.announcement import AnnouncementError
+from tests.fuzz.link import link
+from tests.fuzz.node import node
+from tests.fuzz.tape import Tape, Target, check
+
+# ------------------------------------------------------------------ decoder
+
+
+def decoder(data: bytes) -> None:
+    """A stream of packets: nothing but WireError; the cuts do not matter; what is accepted is the same when written and read
+    again; and `Decoder` says what `PacketReader` and its parts say."""
+    tape = Tape(data)
+    options = tape.byte()
+    version = (3, 4, 5, 5)[options & 3]
+    stream = tape.data[1:]
+    whole, fault = _decoded([stream], version)
+    pieces = [stream[at : at + 1 + (options >> 2)] for at in range(0, len(stream), 1 + (options >> 2))]
+    again, other = _decoded(pieces, version)
+    check(whole == again, "packets depend on the cuts")
+    check(str(fault) == str(other), "the fault depends on the cuts")
+    for packet in whole:
+        if isinstance(packet, Connect):
+            version = packet.version
+        encoded = encode_packet(packet, version)
+        found, fault = _decoded([encoded], version)
+        check(fault is None, f"what was accepted is refused when written again: {packet} {fault}")
+        check(found == [packet], f"{packet} is another one when written and read again: {found}")
+    for first, body in _cut(stream):
+        for each in (3, 4, 5):
+            _decoded([bytes((first,)) + _varint(len(body)) + body], each)
+
+
+def _decoded(pieces: list[bytes], version: int) -> tuple[list[Packet], WireError | None]:
+    reader = Decoder(version)
+    packets: list[Packet] = []
+    for piece in pieces:
+        try:
+            packets += reader.receive(piece)
+        except WireError as error:
+            return packets + error.packets, error
+    return packets, None
+
+
+def _cut(stream: bytes) -> list[tuple[int, bytes]]:
+    try:
+        return PacketReader().feed(stream)
+    except WireError as error:
+        return error.packets
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while True:
+        out.append(value & 0x7F | (0x80 if value > 0x7F else 0))
+        value >>= 7
+        if not value:
+            return bytes(out)
+
+
+# ------------------------------------------------------------------ announcements
+
+
+def announcements(data: bytes) -> None:
+    """Datagrams: nothing but AnnouncementError; what is accepted reads the same again; a node lives on."""
+    tape = Tape(data)
+    options = tape.byte()
+    secret = b"secret" if options & 1 else None
+    world = Node(
+        NodeConfig(discovery="multicast", secret=secret, id=b"m" * 8), 1000.0, 1.7e9, random.Random(1), log=_one_line
+    )
+    now = 1000.0
+    while tape.left:
+        datagram = tape.string()
+        if tape.byte() & 1 and secret is not None:  # signed as it should be
+            datagram = datagram[:5] + bytes((datagram[5] | 4,)) + datagram[6:] if len(datagram) > 5 else datagram
+            datagram += announcement._mac(secret, datagram)
+        for each in (secret, None, b"x"):
+            try:
+                said = announcement.decode(datagram, each, "mqttree")
+            except AnnouncementError as error:
+                check(error.kind in ("garbage", "version", "cluster", "secret"), "kind of error")
+                continue
+            check(announcement.decode(said.encode(each), each) == said, "an announcement is another one when told again")
+        source = (("127.0.0.1", "10.0.0.9", "fe80::1")[tape.byte() % 3], 1 + tape.byte())
+        world.datagram_received(datagram, source, now)
+        now += (0.0, 0.01, 0.5, 5.0)[tape.byte() % 4]
+        for _ in range(100):
+            due = world.next_deadline()
+            if due is None or due > now:
+                break
+            world.tick(now)
+        else:
+            check(False, "the node never comes to rest")
+        for effect in world.take_effects():
+            world.answer(effect, "connection refused", now)
+        world.flush()
+    check(not world.dirty, "outlets are left after a flush")
+
+
+def _one_line(_level: str, text: str) -> None:
+    check(text.isprintable(), f"a log line that is more than one: {text!r}")
+
+
+# ------------------------------------------------------------------ PROXY
+
+
+def proxy_header(data: bytes) -> None:
+    """A PROXY header as the driver reads it, piece by piece: nothing but ProxyError, never a byte more than the header."""
+    seen = 0
+    try:
+        while number := proxy.wanted(data[:seen]):
+            check(0 < number <= 4096, f"{number} bytes are wanted")
+            if seen + number > len(data):
+                return
+            seen += number
+        header = proxy.parse(data[:seen])
+    except proxy.ProxyError as error:
+        check(str(error).isprintable(), "an error that is more than one line")
+        return
+    finally:
+        check(seen <= 4096, "a header without end")
+    if header.peer:
+        host, _, port = header.peer.rpartition(":")
+        check(host and 0 <= int(port) < 65536 and header.peer.isprintable(), f"peer {header.peer!r}")
+    for end in range(seen):  # whoever stops there has to be waited for
+        check(_wants(data[:end]), "the header is whole before its end")
+
+
+def _wants(data: bytes) -> bool:
+    return proxy.wanted(data) > 0
+
+
+# ------------------------------------------------------------------ HTTP
+
+
+class _Transport:
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        check(not self.closed, "written after the end")
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """Nothing."""
+
+    resume_reading = pause_reading
+
+
+class _Admin:
+    def __init__(self) -> None:
+        self.connections: dict[Any, None] = {}
+        handle = SimpleNamespace(cancel=lambda: None)
+        self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
+
+    def make_room(self) -> bool:
+        return True
+
+    def answer(self, path: str) -> tuple[int, str, str]:
+        check(path.startswith("/"), f"path {path!r}")
+        return (200, "text/plain", "ok\n") if path == "/healthz" else (404, "text/plain", "not found\n")
+
+
+def http(data: bytes) -> None:
+    """Requests to the admin port: answered with a status of ours, the same however they are cut."""
+    tape = Tape(data)
+    size = 1 + tape.byte()
+    stream = tape.data[1:]
+    parse_request(stream)
+    whole, pieces = _answers([stream]), _answers([stream[at : at + size] for at in range(0, len(stream), size)])
+    check(whole == pieces, f"the answers depend on the cuts: {whole!r} {pieces!r}")
+
+
+def _answers(pieces: list[bytes]) -> bytes:
+    protocol = AdminProtocol(_Admin())  # type: ignore[arg-type]
+    transport = _Transport()
+    protocol.connection_made(transport)  # type: ignore[arg-type]
+    for piece in pieces:
+        protocol.data_received(piece)
+    rest = transport.written
+    while rest:
+        head, found, rest = rest.partition(b"\r\n\r\n")
+        lines = head.decode("ascii").split("\r\n")
+        check(found and int(lines[0].split(" ")[1]) in _REASONS, f"answer {head!r}")
+        fields = dict(line.split(": ") for line in lines[1:])
+        rest = rest[int(fields["Content-Length"]) :]
+    return transport.written
+
+
+TARGETS: dict[str, Target] = {
+    "decoder": decoder,
+    "node": node,
+    "link": link,
+    "announcement": announcements,
+    "proxy": proxy_header,
+    "http": http,
+}

@@ -1,0 +1,153 @@
+"""A node, and neighbours that say what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.link import BPDU, PROTOCOL, SEEN, Link, encode_record
+from broker.origin import encode_origin, encode_vector, origin_key
+from broker.relay import FETCH_TIME
+from broker.wire import Connack, Connect, Publish, encode_packet
+from broker.wire.decode import decode_packet
+from broker.wire.properties import Property
+from broker.wire.reader import PacketReader
+from broker.wire.varint import encode_varint
+from stp import bpdu as bpdus
+from stp.bpdu import Bpdu, Role
+from stp.vector import RootVector
+from tests.unit.node_harness import FakeTransport, World
+
+OWN = b"m" * 8
+FAR = b"f" * 8  # an origin somewhere behind the neighbour
+
+
+def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
+    """The CONNECT of broker `number`; values that are "" are left out."""
+    told = {
+        "cluster": "mqttree", "protocol": PROTOCOL, "boot": str(boot), "address": f"10.0.0.{number}:1883", "name": f"b{number}",
+        "capability": str(capability),
+    }  # fmt: skip
+    told |= values
+    client_id = told.pop("client_id", bid(number).hex())
+    properties: Any = {Property.USER_PROPERTY: [(key, value) for key, value in told.items() if value]}
+    return Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True)
+
+
+def bid(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def ping(*records: tuple[int, bytes]) -> bytes:
+    payload = b"".join(encode_record(kind, body) for kind, body in records)
+    return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+def message(
+    topic: bytes = b"t",
+    payload: bytes = b"x",
+    *,
+    qos: int = 1,
+    key: bytes = origin_key(FAR, 1),
+    sequence: int = 1,
+    properties: bytes = b"",
+    first: int = 0,
+) -> bytes:
+    """A PUBLISH as links carry it; `first`: another first byte."""
+    section = encode_origin(key, sequence) + properties
+    body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if (first or qos << 1) & 6 else b"")
+    body += encode_varint(len(section)) + section + payload
+    return bytes((first or 0x30 | qos << 1,)) + encode_varint(len(body)) + body
+
+
+class Neighbour:
+    """A broker that calls the node and says what it is told."""
+
+    def __init__(self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any) -> None:
+        self.world = world
+        self.number = number
+        self.boot = boot
+        self.capability = values.get("capability", 1.0)
+        self.transport = FakeTransport()
+        self.conn = world.node.connection_made("in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now)
+        self.transport.conn = self.conn
+        self.reader = PacketReader()
+        self.told = 0
+        world.peers.append(self)  # type: ignore[arg-type]
+        if link:
+            self.send(encode_packet(bridge(number, boot=boot, **values), 5), encode_packet(Connack(False, 0), 5))
+            assert self.up, world.logged[-1:]
+
+    def send(self, *data: bytes) -> None:
+        self.conn.receive(b"".join(data), self.world.now)
+        self.world.settle()
+
+    @property
+    def up(self) -> bool:
+        link = self.world.node.federation.links.get(bid(self.number))
+        return link is not None and link.conn is self.conn and link.state == "up"
+
+    def link(self) -> Link:
+        return self.world.node.federation.links[bid(self.number)]
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Everything that came since the last look: (first byte, body)."""
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        return self.reader.feed(data)
+
+    def messages(self) -> list[bytes]:
+        """Payloads of the messages that came."""
+        found = [decode_packet(first, body, 5) for first, body in self.take() if first >> 4 == 3]
+        return [packet.payload for packet in found if isinstance(packet, Publish)]
+
+    def records(self, kind: int) -> list[bytes]:
+        """Bodies of the records of a kind that came."""
+        found = []
+        for first, body in self.take():
+            if first == 0xC0:
+                at = 0
+                while at < len(body):
+                    end = at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
+                    if body[at] == kind:
+                        found.append(body[at + 4 : end])
+                    at = end
+        return found
+
+    def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
+        self.told += 1
+        cost = more.pop("path_cost_us", 0)
+        said = Bpdu(root, seq, cost, round(self.capability * 10), role, echo, number=self.told, **more)
+        self.send(ping((BPDU, bpdus.encode(said))))
+
+    def child(self) -> None:
+        """Become a child of the node in the tree, which has nothing new to say: the link goes live."""
+        own = self.world.node.federation.tree.root
+        self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        self.send(ping((SEEN, b"")))
+        self.send(ping((SEEN, encode_vector(self.world.node.relay.vector))))
+        if not self.link().live:
+            self.world.advance(FETCH_TIME)  # others were asked for what it may lack, and do not answer
+        assert self.link().live
+        self.take()
+
+
+def lone(**config: Any) -> World:
+    values: dict[str, Any] = {"id": OWN, "boot": 1_000, "capability": 9.0, "host": "10.0.0.200", "seeds": ()} | config
+    return World(discovery="static", **values)
+
+
+def unharmed(world: World) -> None:
+    """Two good neighbours link, and messages go from the one to the other and to a client."""
+    one, other = Neighbour(world, 101), Neighbour(world, 102)
+    one.child()
+    other.child()
+    client = world.connect("witness")
+    client.subscribe("still/#", qos=2)
+    good = message(b"still/there", b"good", key=origin_key(bid(101), 2_000), sequence=1)
+    one.send(good)
+    assert other.messages() == [b"good"]
+    assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"good"]
+
+
+def warnings(world: World) -> list[str]:
+    return [line for line in world.logged if line.startswith(("broker at", "link to"))]

@@ -1,0 +1,200 @@
+"""Messages over links: what is kept for whom, and when (design section 4, promises 1, 2 and 4)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.link import DONE, ORIGINS, SEEN, WANT
+from broker.origin import LAST, Window, decode_vector, encode_vector, intersect, origin_key, subtract
+from broker.relay import FORGET_ORIGIN, RECENT
+from stp.bpdu import Role
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.world import Host
+from tests.sim.world import World as Network
+from tests.unit.link_harness import FAR, Neighbour, bid, lone, message, ping, unharmed
+
+# ------------------------------------------------------------------ whole federations
+
+
+class Federation:
+    """Brokers on a virtual network, each with a subscriber of everything."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.network = Network(seed)
+        self.ledger = Ledger()
+        self.hosts = [self.network.add(discovery="multicast", capability=float(9 - n)) for n in range(count)]
+        for host in self.hosts:
+            host.start()
+        self.subscribers = [self.client(f"s{host.index}", host, filters=[("#", 2)]) for host in self.hosts]
+        self.network.run(4.0)
+
+    def client(self, name: str, host: Host, **more: object) -> SimClient:
+        client = SimClient(self.network, self.ledger, name, host, **more)  # type: ignore[arg-type]
+        client.connect()
+        return client
+
+    def publish(self, client: SimClient, count: int, every: float) -> None:
+        """Publish one after the other from when the client is connected."""
+        assert self.network.run(1.0, lambda: client.state == "up", 0.001)
+        for number in range(count):
+            self.network.after(number * every, client.publish, "t", 1 + number % 2)
+
+    def check(self, client: SimClient, count: int, subscribers: list[int]) -> None:
+        """Every one of these has got everything that was acknowledged, once and in order."""
+        self.network.run(10.0)
+        sent = [s for s in self.ledger.sent if s.client is client]
+        assert len(sent) == count
+        assert all(s.acked is not None for s in sent)
+        for index in subscribers:
+            got = [g.number for g in self.subscribers[index].got if g.topic == "t"]
+            assert got == [s.number for s in sent], index
+        assert not self.network.violations
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_published_right_after_a_restart_reaches_everybody(seed: int) -> None:
+    world = Federation(seed, 3)
+    world.hosts[1].kill()
+    world.network.run(3.0)
+    world.hosts[1].start()
+    client = world.client("p", world.hosts[1])
+    world.publish(client, 100, 0.002)
+    world.check(client, 100, [0, 2])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_broker_that_was_restarted_in_a_partition_got_there_reaches_the_other_side(seed: int) -> None:
+    world = Federation(seed, 4)
+    world.network.partition([(0, 1), (2, 3)])
+    world.network.run(3.0)
+    world.hosts[2].kill()
+    world.network.run(2.0)
+    world.hosts[2].start()
+    client = world.client("p", world.hosts[2])
+    world.publish(client, 100, 0.01)
+    world.network.run(4.0)
+    world.network.heal()
+    world.check(client, 100, [0, 1, 3])
+
+
+def test_who_starts_later_gets_nothing_that_was_before() -> None:
+    world = Federation(3, 2)
+    client = world.client("p", world.hosts[0])
+    world.publish(client, 20, 0.001)
+    world.network.run(3.0)
+    late = world.network.add(discovery="multicast")
+    late.start()
+    subscriber = world.client("late", late, filters=[("#", 2)])
+    world.network.run(5.0)
+    assert subscriber.got == []
+    world.network.after(0.0, client.publish, "t", 1)
+    world.network.run(1.0)
+    assert len(subscriber.got) == 1
+
+
+# ------------------------------------------------------------------ one node
+
+
+def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
+    """However many holes there are between what a neighbour lacks and what is history here."""
+    world = lone()
+    first, second, third = (Neighbour(world, n) for n in (1, 2, 3))
+    key = origin_key(FAR, 1)
+    known, lacks = Window(9 * RECENT, 0.0), Window(9 * RECENT, 0.0)
+    known.gaps = [(n, n + 9) for n in range(1, 50 * limits.MAX_GAPS, 50)]
+    lacks.gaps = [(n + 5, n + 44) for n in range(1, 50 * limits.MAX_GAPS, 50)]
+    first.send(ping((ORIGINS, encode_vector({key: known}))))
+    second.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    third.take()
+    second.send(ping((SEEN, encode_vector({key: lacks, world.node.relay.key: Window(0, 0.0)}))))
+    wants = third.records(WANT)
+    assert len(wants) == 1
+    wanted = decode_vector(wants[0][4:], 0.0)[key]
+    assert len(wanted.gaps) <= limits.MAX_GAPS
+    assert not second.link().live
+    for neighbour in (first, third):
+        neighbour.send(ping((DONE, wants[0][:4])))
+    assert second.link().live
+    window = world.node.relay.vector[key]
+    assert len(window.gaps) <= limits.MAX_GAPS
+    unharmed(world)
+
+
+def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
+    world = lone()
+    liar, honest, publisher = (Neighbour(world, n) for n in (1, 2, 3))
+    relay = world.node.relay
+    key = origin_key(bid(77), 2_000)
+    publisher.child()
+    publisher.send(message(key=key, sequence=1))
+    honest.take()
+    rng = random.Random(1)
+    told = 0
+    for _ in range(20):
+        liar.send(ping((ORIGINS, encode_vector({origin_key(rng.randbytes(8), 1): Window(5, 0.0) for _ in range(1_000)}))))
+        told += sum(len(decode_vector(body, 0.0)) for body in honest.records(ORIGINS))
+        world.advance(0.1)
+        for neighbour in (liar, honest, publisher):
+            neighbour.send(ping())
+    assert told < limits.MAX_ORIGINS
+    assert len(relay.vector) == limits.MAX_ORIGINS
+    assert relay.vector[key].top == 1
+    # Who publishes is known all the same; those that never did make room.
+    publisher.send(*(message(key=origin_key(rng.randbytes(8), 2_000), sequence=1) for _ in range(1_000)))
+    assert len(relay.vector) <= limits.MAX_ORIGINS
+    assert relay.vector[key].top == 1
+    assert relay.key in relay.vector
+    publisher.send(message(key=key, sequence=1))
+    assert world.counters.duplicates == 1
+    world.advance(0.0)
+    relay.tick(world.now + FORGET_ORIGIN + 1)
+    assert set(relay.vector) == {relay.key}
+
+
+def test_a_full_table_can_be_told() -> None:
+    """All origins with all their gaps fit into what a neighbour takes."""
+    vector = {}
+    for number in range(limits.MAX_ORIGINS - 1):
+        window = vector[origin_key(bid(number), 1)] = Window(LAST - 1, 0.0)
+        window.gaps = [(n, n) for n in range(1, 2 * limits.MAX_GAPS, 2)]
+    body = encode_vector(vector)
+    assert 2 * len(body) < limits.MAX_PING_PAYLOAD
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.send(ping((SEEN, body)))
+    assert neighbour.up
+
+
+RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(lambda ns: [(n, n) for n in sorted(ns)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(RANGES, RANGES)
+def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    def numbers(ranges: list[tuple[int, int]]) -> set[int]:
+        return {n for low, high in ranges for n in range(low, high + 1)}
+
+    assert numbers(intersect(one, other)) == numbers(one) & numbers(other)
+    assert numbers(subtract([(1, 60)], other)) == set(range(1, 61)) - numbers(other)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 5)), max_size=150))
+def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
+    window = Window(0, 0.0)
+    taken: set[int] = set()
+    for first, count in steps:
+        new = window.accept(first, count)
+        numbers = set(range(first, first + count))
+        if new == count:
+            assert not numbers & taken
+            taken |= numbers
+        else:
+            assert new in (0, -1)
+        assert len(window.gaps) <= limits.MAX_GAPS
+        assert all(not window.missing(n) for n in taken)
