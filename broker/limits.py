@@ -113,6 +113,13 @@ MAX_GAPS = 64
 MAX_ORIGINS = 4096
 """origins (broker, boot) whose sequence is remembered; the one unheard for longest goes first. Four times the members."""
 
+MAX_QUIET_ORIGINS = 1024
+"""of these, origins of which nothing was heard lately; of more that a neighbour tells us we take no note, before they publish. It
+may make them up, and must not fill the table of the whole federation."""
+
+MAX_VECTOR_GAPS = 16_384
+"""gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual, thousands somebody's invention."""
+
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""
 
@@ -140,8 +147,8 @@ packet to the reset with which the kernel answers bytes that nobody reads."""
 MAX_TOPIC_LEVELS = 200
 """levels of a topic or filter (Mosquitto's number): a 64 KiB filter of single characters would make 32,768 trie nodes."""
 
-MAX_PING_PAYLOAD = 8 * 1024 * 1024
-"""bytes of records in one PINGREQ on a link; MAX_ORIGINS origins with all gaps fit twice (SEEN, ORIGINS), and the members.
+MAX_PING_PAYLOAD = 1024 * 1024
+"""bytes of records in one PINGREQ on a link; MAX_ORIGINS origins with MAX_VECTOR_GAPS fit twice (SEEN, ORIGINS), and the members.
 Larger: garbage [link_garbage]."""
 
 LINK_REQUESTS = 5000.0

@@ -180,8 +180,11 @@ Vector = dict[bytes, Window]
 def encode_vector(vector: Vector) -> bytes:
     """Encode what has been here, for a neighbour (record SEEN)."""
     parts = []
+    most = limits.MAX_GAPS
+    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
+        most = max(1, limits.MAX_VECTOR_GAPS // len(vector))  # the newest of each; of the others we say no more
     for key, window in vector.items():
-        gaps = window.gaps
+        gaps = window.gaps[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
         parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps]
     return b"".join(parts)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
 
+QUIET = FORGET_ORIGIN / 2
+"""s; an origin unheard for so long counts as quiet, and so does at once one that a neighbour only told of."""
+
 ALONE = 10.0
 """s without having heard of any other broker, after which nothing is kept for one: long enough to find those that are there."""
 
@@ -183,11 +186,12 @@ class Relay:
 
     def _learn(self, seen: Vector, link: Link, now: float) -> None:
         # What nobody published goes first when the table is full, and takes nobody's place then: it would circulate for ever.
-        room = limits.MAX_ORIGINS - len(self.vector)
+        quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
+        room = min(limits.MAX_ORIGINS - len(self.vector), limits.MAX_QUIET_ORIGINS - quiet)
         new = {key: window for key, window in seen.items() if key not in self.vector}
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
-            new[key].heard = now - FORGET_ORIGIN / 2
+            new[key].heard = now - QUIET
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:

@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.link import ASK_SEEN, BPDU, MEMBERS, PING, PROTOCOL, SEEN, encode_record
+from broker.link import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, PROTOCOL, SEEN, WANT, encode_record
+from broker.origin import LAST
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
@@ -22,6 +24,7 @@ from discovery.address import Address
 from discovery.announcement import MAGIC, Announcement
 from tests.process.brokers import Broker, Client, Cluster, clients, free_ports, until
 from tests.process.test_federation import send_group
+from tests.unit.link_harness import message
 
 Make = Callable[..., Client]
 
@@ -182,6 +185,16 @@ LINK_GARBAGE = {
     "reserved type": b"\x00\x00",
     "ones": b"\xff" * 100,
     "endless length": b"\xc0\xff\xff\xff\xff\xff",
+    "sequence 0": message(sequence=0),
+    "last sequence": message(sequence=LAST),
+    "QoS 3": message(first=0x36),
+    "wildcard in a topic": message(b"through/#"),
+    "topic that is no text": message(b"\xff\xfe", qos=0),
+    "topic alias": message(properties=b"\x23\x00\x07"),
+    "SEEN with a gap beyond the top": ping((SEEN, bytes(12) + bytes(5) + b"\x09\x01" + bytes(5) + b"\x02" + bytes(5) + b"\x0a")),
+    "ORIGINS cut off": ping((ORIGINS, b"\x01" * 18)),
+    "WANT cut off": ping((WANT, b"\x01" * 18)),
+    "requests without end": ping(*[(ASK_SEEN, b"")] * 10_000),
 }
 
 
@@ -244,6 +257,38 @@ def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
     assert len(broker.lines("WARNING", "link to", "closed")) <= 2  # a minute, for one host
     assert not broker.lines("Traceback")
     three.agree(three.brokers)
+
+
+def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make) -> None:
+    broker = three.brokers[1]
+    watch = Undisturbed(three, make)
+    before = broker.view()
+    for boot in range(20):
+        address = ("127.0.0.1:1", broker.address, three.brokers[0].address)[boot % 3]
+        with Raw(broker.port, bridge(three.cluster, 1, client_id=before["id"], boot=str(boot), address=address)) as raw:
+            raw.rest()
+    after = broker.view()
+    assert after["counters"]["discovery_duplicate_id"] == before["counters"]["discovery_duplicate_id"]
+    assert after["counters"]["duplicate_id"] == before["counters"]["duplicate_id"] + 20
+    assert len(broker.lines("own id")) == 1  # a minute, for one host
+    assert after["links"] and {link["peer"] for link in after["links"]} == {link["peer"] for link in before["links"]}
+    watch.check()
+
+
+def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make) -> None:
+    broker = three.brokers[2]
+    watch = Undisturbed(three, make)
+    with ExitStack() as stack:
+        for number in range(400):
+            raw = stack.enter_context(Raw(broker.port, bridge(three.cluster, 1 + number)))
+            if number % 2:
+                raw.sock.sendall(b"\xff" * 50)
+        watch.check()
+        with false_friend(broker, three.cluster):
+            until(lambda: len(broker.view()["links"]) == len(three.brokers), "it has a link all the same")
+        until(lambda: broker.view()["connections"] <= len(three.brokers) - 1 + 2, "they are all gone")
+    assert len(broker.lines("WARNING")) <= 4
+    Undisturbed(three, make).check()
 
 
 def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:

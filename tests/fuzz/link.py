@@ -1,0 +1,209 @@
+"""A node with three neighbours: one that says what the tape says, an honest one, and behind it a node that must understand
+everything that it is told on."""
+
+from __future__ import annotations
+
+import random
+
+from broker import limits
+from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.origin import origin_key
+from broker.wire import Connack, encode_packet
+from broker.wire.varint import encode_varint
+from discovery.address import Address
+from discovery.gossip import encode_members
+from stp import bpdu as bpdus
+from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
+from stp.vector import RootVector
+from tests.fuzz.tape import Tape, check
+from tests.unit.node_harness import World
+from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
+
+KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99)
+TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
+SMALL = {"LOG_BYTES": 2000, "MAX_REPLAY": 8000, "LINK_BACKLOG_BYTES": 500, "MAX_ORIGINS": 6, "MAX_GAPS": 4, "MAX_LINKS": 5}
+
+
+class Play:
+    """One programme."""
+
+    def __init__(self, data: bytes) -> None:
+        self.tape = Tape(data)
+        self.world = World(id=OWN, boot=1, discovery="static", capability=2.0)
+        self.other = World(id=b"o" * 8, boot=1_000, discovery="static", capability=1.0)
+        self.world.advance(0.0)
+        self.client = self.world.connect("c")
+        self.client.subscribe("#", qos=1)
+        self.client.take()
+        self.honest = Neighbour(self.world, 2)
+        self.honest.child()
+        self.behind = Neighbour(self.other, 3)
+        self.behind.take()
+        self.liar: Neighbour | None = None
+        self.serial = 0
+        self.acknowledge = 0
+
+    def run(self) -> None:
+        """Play it."""
+        tape = self.tape
+        options = tape.byte()
+        self.liar = Neighbour(self.world, 1, link=False)
+        if options & 1:  # a CONNECT with something bent in it
+            said = bytearray(encode_packet(bridge(1 + (options >> 4), capability=1.5), 5))
+            for _ in range(1 + (options >> 1 & 3)):
+                at, value = tape.byte() % len(said), tape.byte()
+                said[at] = value
+            self.say(bytes(said), encode_packet(Connack(False, 0), 5))
+        else:
+            self.say(encode_packet(bridge(1), 5), encode_packet(Connack(False, 0), 5))
+            check(self.liar.up, "an honest handshake is refused")
+            if options & 2:
+                self.liar.child()
+        steps = 0
+        while tape.left and not self.liar.conn.closed and steps < 100:
+            self.step()
+            self.tell_on()
+            steps += 1
+        self.settled()
+
+    def say(self, *data: bytes) -> None:
+        """Send, cut where the tape says when it has an odd byte next."""
+        assert self.liar is not None
+        for chunk in (b"".join(data),):
+            if not self.liar.conn.closed:
+                self.liar.send(chunk)
+
+    def step(self) -> None:
+        """One operation."""
+        tape, world = self.tape, self.world
+        assert self.liar is not None
+        code = tape.byte()
+        match code & 15:
+            case 0:
+                self.say(tape.string())
+            case 1 | 2:
+                records = [(tape.pick(KINDS), tape.string()) for _ in range(1 + (code >> 4) % 3)]
+                self.say(ping(*records))
+            case 3 | 4:
+                self.bpdu(code >> 4)
+            case 5 | 6 | 7:
+                o = tape.byte()
+                key = origin_key((FAR, OWN, b"o" * 8, b"n" * 8)[o & 3], 1 + (o >> 6))
+                sequence = tape.byte() if o & 0x10 else (1 << 48) - 1 - tape.byte() if o & 0x20 else 1 + (code >> 4)
+                said = message(
+                    TOPICS[tape.byte() & 7], tape.string(), qos=(o >> 2 & 3) % 3, key=key, sequence=sequence,
+                    properties=tape.string() if o & 0x20 else b"", first=tape.byte() if o == 0xFF else 0,
+                )  # fmt: skip
+                self.say(said)
+            case 8:
+                topic, payload = TOPICS[tape.byte() & 7], tape.string()
+                body = len(topic).to_bytes(2, "big") + topic + b"\0" + payload
+                self.say((b"\x30" + encode_varint(len(body)) + body) * (1 + (code >> 4)))
+            case 9 | 10:
+                vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
+                kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]
+                self.say(ping((kind, (tape.bytes(4) if kind in (WANT, DONE) else b"") + vector)))
+            case 11:
+                members = [
+                    (bytes((tape.byte(),)) * 8, tape.byte(), [Address(f"10.0.0.{tape.byte()}", 1 + tape.byte())], bool(code & 16))
+                    for _ in range(1 + (code >> 4) % 5)
+                ]
+                self.say(ping((MEMBERS, encode_members(members))))
+            case 12:
+                world.advance((0.001, 0.1, 0.5, 1.0)[code >> 4 & 3])
+                self.other.now = max(self.other.now, world.now)
+            case 13:
+                self.client.publish("l", b"local", qos=code >> 4 & 1, packet_id=1 + (self.serial % 60_000) if code & 16 else None)
+                self.serial += 1
+            case 14:
+                data = bytearray(message(payload=tape.string(), sequence=tape.byte(), qos=1))
+                data[tape.byte() % len(data)] = tape.byte()
+                self.say(bytes(data))
+            case _:
+                self.liar.transport.capacity = None if self.liar.transport.capacity is not None else 50
+                if self.liar.transport.capacity is None and not self.liar.conn.closed:
+                    self.liar.take()
+                    self.liar.conn.writable(world.now)
+                    world.settle()
+
+    def vector(self) -> bytes:
+        tape = self.tape
+        gaps = [(tape.byte(), tape.byte()) for _ in range(tape.byte() % 4)]
+        whose = tape.byte()
+        data = vector_of(tape.byte() << (40 if whose & 8 else 0), *gaps)
+        return ((FAR, OWN, b"o" * 8, b"n" * 8)[whose & 3] + data[8:]) if whose & 4 else data
+
+    def bpdu(self, more: int) -> None:
+        """What could be the truth."""
+        tape = self.tape
+        assert self.liar is not None
+        b = tape.byte()
+        root = RootVector(
+            (b"\0" * 7 + b"\1", OWN, FAR, b"\0" * 7 + b"\2")[b & 3], tape.byte(), tape.byte() * 10, (f"10.0.0.{1 + (b & 3)}", 1883)
+        )
+        request = SeqRequest((OWN, FAR)[b >> 2 & 1], tape.byte(), tape.byte()) if more & 1 else None
+        changes = tuple(ChangeNumber(FAR, 1, tape.byte()) for _ in range(more >> 1 & 3))
+        self.liar.told += 1
+        said = Bpdu(
+            root, tape.byte(), tape.byte() * 1000, 15, Role(1 + (b >> 4) % 3), Role(b >> 6), hops=tape.byte(),
+            age_ms=tape.byte() * 20, number=self.liar.told, request=request, changes=changes,
+        )  # fmt: skip
+        self.say(ping((BPDU, bpdus.encode(said))))
+
+    def tell_on(self) -> None:
+        """What the honest neighbour hears is understood by another node; it answers PINGREQ so that it stays."""
+        if not self.honest.conn.closed:
+            packets = self.honest.take()
+            for first, body in packets:
+                if first not in (0x10, 0x20) and not self.behind.conn.closed:
+                    self.behind.send(bytes((first,)) + encode_varint(len(body)) + body)
+            if self.behind.conn.closed:
+                check(False, f"what a neighbour is told is refused: {self.other.logged[-1:]}")
+            self.behind.take()
+            self.honest.send(ping())
+        for packet in self.client.take():
+            packet_id = getattr(packet, "packet_id", None)
+            if packet_id and type(packet).__name__ == "Publish":
+                self.client.send(b"\x40\x02" + packet_id.to_bytes(2, "big"))
+
+    def settled(self) -> None:
+        """The honest neighbour and the client have noticed nothing."""
+        node = self.world.node
+        check(not node.dirty, "outlets are left after a flush")
+        check(self.honest.up, f"an honest neighbour lost its link: {self.world.logged[-4:]}")
+        check(not self.client.closed, f"a client was closed: {self.world.logged[-3:]}")
+        self.client.publish("after", b"served")
+        came = [p.payload for p in self.client.take() if type(p).__name__ == "Publish"]
+        check(came.count(b"served") == 1, "a client is not served")
+        check(self.behind.up, f"what a neighbour is told is refused: {self.other.logged[-2:]}")
+        for conn, link in node.links_by_connection.items():
+            check(link.conn is conn and conn in node.connections and link.state != "closed", "a link at another connection")
+        for peer, link in node.federation.links.items():
+            check(link.peer is not None and link.peer.id == peer, "a link under another name")
+        check(len(node.relay.vector) <= limits.MAX_ORIGINS + 1, "too many origins")
+        for window in node.relay.vector.values():
+            flat = [edge for gap in window.gaps for edge in gap]
+            check(flat == sorted(flat) and len(window.gaps) <= limits.MAX_GAPS, f"gaps {window.gaps}")
+        for line in self.world.logged:
+            check(line.isprintable(), f"a log line that is more than one: {line!r}")
+        if self.liar is not None and not self.liar.conn.closed:
+            self.liar.conn.node.connection_lost(self.liar.conn, "reset", self.world.now)
+            self.world.settle()
+        for _ in range(2):
+            self.world.advance(0.5)
+            if not self.honest.conn.closed:
+                self.honest.send(ping())
+        check(self.honest.up, "an honest neighbour lost its link afterwards")
+        check(not node.federation.handshakes or random is not None, "")
+
+
+def link(data: bytes) -> None:
+    """Play one programme on a new node."""
+    before = {name: getattr(limits, name) for name in SMALL}
+    try:
+        for name, value in SMALL.items():
+            setattr(limits, name, value)
+        Play(data).run()
+    finally:
+        for name, value in before.items():
+            setattr(limits, name, value)
