@@ -10,6 +10,7 @@ from broker.availability import UNLIMITED, Window, check_publish
 from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
+from broker.fanout import topic_of
 from broker.message import PACKET_IDS, Message
 from broker.reasons import explain, well_formed
 from broker.session import Session
@@ -134,18 +135,14 @@ class Client:
                 if first == 0x30 and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = routes.get(data[body + 2 : start])
+                    section = 0  # bytes of properties
                     if route is not None and start + five <= end:
                         targets = None if node.forwarding else (route.raw5 if five else route.raw4)
                         if five:
                             start += 1
                             if section := data[start - 1]:
                                 start += section
-                                if (
-                                    targets is None
-                                    or section > 127
-                                    or start > end
-                                    or not forwardable_cached(data[start - section : start])
-                                ):
+                                if section > 127 or start > end or not forwardable_cached(data[start - section : start]):
                                     route = None
                     else:
                         route = None
@@ -154,7 +151,7 @@ class Client:
                             if raw is not None:
                                 self._deliver_run(raw, data[begin:position], messages)
                                 raw = None
-                            position = self._publish_run(route, data, position, start, end)
+                            position = self._publish_run(route, data, position, start, end, section)
                             continue
                         if raw is not targets:
                             if raw is not None:
@@ -211,13 +208,21 @@ class Client:
                 dirty.append(session)
             outbox.append(chunk)
 
-    def _publish_run(self, route: Route, data: bytes, position: int, start: int, end: int) -> int:
-        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends."""
+    def _publish_run(self, route: Route, data: bytes, position: int, start: int, end: int, section: int) -> int:
+        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends. `section`: bytes of properties."""
         node = self.node
         packet = end - position
         after = run_end(data, position, start, end)
         chunk = data[position:after]
         node.counters.published_runs += len(chunk) // packet
+        if section:
+            topic, properties = topic_of(chunk), data[start - section : start]
+            for at in range(start, after, packet):
+                message = Message(topic, data[at : at + end - start], 0, False, properties, None, self.session)
+                node.fanout.deliver(route, message)
+                if route.forward and node.federated:
+                    node.relay.forward(message)
+            return after
         node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
         if route.forward and node.federated:
             node.relay.forward_run(chunk, start - position, packet, self.version)

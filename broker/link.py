@@ -290,9 +290,12 @@ class Link:
 
     def add_record(self, kind: int, body: bytes) -> None:
         """Add a record to the next PINGREQ; `send_ping` sends it."""
-        if not self._records:
+        records = self._records
+        if not records:
             self.federation.to_ping.append(self)
-        self._records.append(encode_record(kind, body))
+        elif kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536:
+            body = records.pop()[4:] + body  # in one piece, as each record costs the neighbour some work
+        records.append(encode_record(kind, body))
 
     def send_behind(self, kind: int, body: bytes) -> None:
         """Send a record that must not overtake the messages before it."""

@@ -63,6 +63,10 @@ class Port:
     """Topology changes that this neighbour was not told yet, newest by origin."""
     repeats: dict[bytes, tuple[ChangeNumber, int]] = field(default_factory=dict)
     """Topology changes that were told, and how often they are still repeated."""
+    bpdus_left: float = math.inf
+    """BPDUs that may still be sent to this neighbour, ..."""
+    bpdus_at: float = 0.0
+    """... and since when (s)."""
     changes_left: float = math.inf
     """Topology changes that are still taken from this neighbour, ..."""
     changes_at: float = 0.0
@@ -73,7 +77,7 @@ class Port:
 
     def __post_init__(self) -> None:
         self.peer_key = address_key(self.peer.address[0], self.peer.address[1])
-        self.heard_at = self.changes_at = self.opened_at
+        self.heard_at = self.changes_at = self.bpdus_at = self.opened_at
 
     @property
     def capability(self) -> float:

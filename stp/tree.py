@@ -62,6 +62,10 @@ class TreeConfig:
     feasibility_limit: int = 64
     change_limit: int = 256
     """Origins of topology changes that are remembered."""
+    bpdus_burst: int = 50
+    bpdus_per_s: float = 100.0
+    """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count): what comes more often waits, and is told in
+    one. A neighbour that changes its mind all the time must not keep the whole federation busy."""
     changes_burst: int = 256
     changes_per_s: float = 50.0
     """Topology changes that are taken from one neighbour, at once and for long; X."""
@@ -72,7 +76,7 @@ class Tree:
 
     __slots__ = (
         "_bump_at", "_bumped_at", "_changes", "_changes_out", "_deadline", "_dirty", "_feasibility", "_forgiven",
-        "_grace_until", "_hold_until", "_now", "_own_key", "_own_seq", "_own_vector", "_parent", "_refresh_at", "_rng",
+        "_grace_until", "_held_until", "_hold_until", "_now", "_own_key", "_own_seq", "_own_vector", "_parent", "_refresh_at", "_rng",
         "_settled_at", "_sweep_at", "_tenths", "config", "epoch", "hops", "own", "path_cost_us", "ports", "root",
         "root_seq",
     )  # fmt: skip
@@ -104,6 +108,7 @@ class Tree:
         self._deadline = min(self._refresh_at, self._sweep_at)
         self._forgiven = False
         self._grace_until = self._hold_until = -_NEVER
+        self._held_until = _NEVER  # what is in `_dirty` is to be sent then
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -236,6 +241,8 @@ class Tree:
         deadline = min(self._refresh_at, self._sweep_at, self._bump_at)
         if self._dirty and self._hold_until > self._now:
             deadline = min(deadline, self._hold_until)
+        if self._dirty:
+            deadline = min(deadline, self._held_until)
         if self._parent is not None:
             expiry = max(self._parent.fresh_at + self.config.max_age_s, self._grace_until)
             deadline = min(deadline, expiry)
@@ -248,11 +255,22 @@ class Tree:
         if not self._dirty or now < self._hold_until:
             return []
         out: list[tuple[bytes, Bpdu]] = []
+        held: dict[bytes, Port] = {}
+        config = self.config
+        self._held_until = _NEVER
         for peer_id, port in self._dirty.items():
+            earned = (now - port.bpdus_at) * config.bpdus_per_s
+            port.bpdus_at = now
+            port.bpdus_left = min(config.bpdus_burst, port.bpdus_left + earned)
+            if port.bpdus_left < 1:
+                held[peer_id] = port
+                self._held_until = min(self._held_until, now + (1 - port.bpdus_left) / config.bpdus_per_s + 1e-6)
+                continue
             out.append((peer_id, self._bpdu_for(port, now)))
             while port.changes:
                 out.append((peer_id, self._bpdu_for(port, now)))
-        self._dirty.clear()
+            port.bpdus_left -= 1
+        self._dirty = held
         return out
 
     def take_changes(self) -> list[Change]:

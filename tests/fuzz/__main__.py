@@ -91,7 +91,7 @@ import sys
 import atheris
 with atheris.instrument_imports(include=["broker", "stp", "discovery", "routing"]):
     from tests.fuzz.targets import TARGETS
-atheris.Setup(sys.argv[1:], TARGETS[{name!r}])
+atheris.Setup(sys.argv, TARGETS[{name!r}])
 atheris.Fuzz()
 """
 
