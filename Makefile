@@ -5,6 +5,7 @@
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make soak [MINUTES=n]    a federation under load and faults for a while
+#   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
 #   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
 #   make containers          compose.yaml's three brokers in podman, tried
@@ -14,7 +15,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim soak bench converge containers licences lock clean
+.PHONY: help run test interop check sim soak fuzz bench converge containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -25,6 +26,8 @@ BROKERS ?= 3
 SEEDS ?= 1000
 FIRST ?= 0
 MINUTES ?= 10
+SECONDS ?= 60
+TARGETS ?=
 ARGS ?=
 
 help:
@@ -55,6 +58,10 @@ sim:
 soak:
 	@scripts/setup venv brokers
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+fuzz:
+	@scripts/setup venv
+	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS) $(TARGETS) $(ARGS)
 
 bench:
 	@scripts/setup venv brokers

@@ -117,7 +117,7 @@ MAX_QUIET_ORIGINS = 1024
 """of these, origins of which nothing was heard lately; of more that a neighbour tells us we take no note, before they publish. It
 may make them up, and must not fill the table of the whole federation."""
 
-MAX_VECTOR_GAPS = 16_384
+MAX_VECTOR_GAPS = 2048
 """gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual, thousands somebody's invention."""
 
 MAX_LINKS = 1024
@@ -129,6 +129,10 @@ trips: a federation of hundreds that starts at once gets through, and so it does
 
 GOSSIP_PAUSE = 0.05
 """s between two lists of members to one neighbour: newcomers are told at once, a flood of them in one piece."""
+
+SEEN_PAUSE = 0.05
+"""s between two reports to one neighbour of what has been here: one is enough for a repair, and somebody who shakes the tree must
+not have all of us do nothing but report."""
 
 TOPOLOGY_CHANGES = 10
 """publications of $TC a second; beyond it only the newest, a little later: nobody can draw more from them."""

@@ -148,6 +148,8 @@ class Link:
         "rtt_ms",
         "seen",
         "state",
+        "tell_at",
+        "telling",
         "told",
     )
 
@@ -163,6 +165,8 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
+        self.tell_at = now  # what has been here, no earlier
+        self.telling = False  # it is planned
         self.introductions = 0  # how often origins were made known to it before it could join
         self.replayed = 0  # bytes, lately
         self.fetching = 0  # others are asked for what it lacks and we have not

@@ -258,7 +258,19 @@ class Relay:
     def send_seen(self, link: Link) -> None:
         """Tell a neighbour what has been here."""
         link.told = True
-        link.add_record(SEEN, encode_vector(self.vector))
+        now = self.node.now
+        if link.tell_at <= now:
+            link.tell_at = now + limits.SEEN_PAUSE
+            link.add_record(SEEN, encode_vector(self.vector))
+        elif not link.telling:
+            link.telling = True
+            self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
+
+    def _send_seen_late(self, link: Link, now: float) -> None:
+        link.telling = False
+        if link.state == "up":
+            self.send_seen(link)
+            link.send_ping(now)
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
         """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
@@ -302,7 +314,7 @@ class Relay:
             window = self.vector.get(key)
             if window is not None and (ranges := window.want(theirs)):
                 wanted[key] = Window(LAST, 0.0)
-                wanted[key].gaps = ranges[-limits.MAX_GAPS :]
+                wanted[key].gaps = ranges
         asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
         if not wanted or not asked:
             then(now)

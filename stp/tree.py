@@ -60,14 +60,14 @@ class TreeConfig:
     """Nothing is announced for so long after such a stall: what waits in the sockets is read first."""
     feasibility_expiry_s: float = 60.0
     feasibility_limit: int = 64
-    change_limit: int = 256
-    """Origins of topology changes that are remembered."""
+    change_limit: int = 4096
+    """Origins of topology changes that are remembered: what is forgotten while it is under way would circulate."""
     bpdus_burst: int = 50
     bpdus_per_s: float = 100.0
-    """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count): what comes more often waits, and is told in
-    one. A neighbour that changes its mind all the time must not keep the whole federation busy."""
+    """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes more often is told in one. A
+    neighbour that changes its mind all the time must not keep the whole federation busy."""
     changes_burst: int = 256
-    changes_per_s: float = 50.0
+    changes_per_s: float = 20.0
     """Topology changes that are taken from one neighbour, at once and for long; X."""
 
 
@@ -76,8 +76,8 @@ class Tree:
 
     __slots__ = (
         "_bump_at", "_bumped_at", "_changes", "_changes_out", "_deadline", "_dirty", "_feasibility", "_forgiven",
-        "_grace_until", "_held_until", "_hold_until", "_now", "_own_key", "_own_seq", "_own_vector", "_parent", "_refresh_at", "_rng",
-        "_settled_at", "_sweep_at", "_tenths", "config", "epoch", "hops", "own", "path_cost_us", "ports", "root",
+        "_grace_until", "_held_until", "_hold_until", "_now", "_own_key", "_own_seq", "_own_vector", "_parent", "_refresh_at",
+        "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch", "hops", "own", "path_cost_us", "ports", "root",
         "root_seq",
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from tests.fuzz.engine import CORPUS, LARGEST, Search, fault_of, kept, place, shrunk
+from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
 
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
     parser.add_argument("--engine", choices=("own", "atheris"), default="own")
     parser.add_argument("--keep", action="store_true", help="add to the corpus")
-    parser.add_argument("--empty", action="store_true", help="begin without the corpus")
+    parser.add_argument("--empty", action="store_true", help="begin with the seeds alone")
     parser.add_argument("--replay", type=Path, help="play this input alone")
     parser.add_argument("--found", type=Path, default=Path(tempfile.gettempdir()), help="folder for inputs that show faults")
     arguments = parser.parse_args(argv)
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 def own(name: str, seconds: float, seed: int, arguments: argparse.Namespace) -> int:
     """Search by the engine of this folder; returns the number of faults."""
     target = TARGETS[name]
-    search = Search(target, [] if arguments.empty else kept(name), seed)
+    search = Search(target, seeds(name) if arguments.empty else seeds(name) + kept(name), seed)
     search.run(seconds)
     print(
         f"{name}: {search.runs} inputs, seed {seed}, {len(search.coverage.seen)} pairs of lines, {len(search.new)} inputs went "
@@ -99,6 +100,8 @@ atheris.Fuzz()
 def atheris(name: str, seconds: float, seed: int, *, empty: bool) -> int:
     """Search by libFuzzer, in a process of its own; returns 1 when it stopped at a fault."""
     with tempfile.TemporaryDirectory() as folder:
+        for number, data in enumerate(seeds(name)):
+            (Path(folder) / str(number)).write_bytes(data)
         corpora = [folder] if empty else [folder, str(CORPUS / name)]
         flags = [f"-max_total_time={int(seconds)}", f"-max_len={LARGEST}", f"-seed={seed}", "-print_final_stats=1"]
         flags.append(f"-artifact_prefix={tempfile.gettempdir()}/mqttree-fuzz-{name}-")

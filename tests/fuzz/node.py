@@ -225,7 +225,9 @@ class Play:
         keep_alive = 5 if options & 0x20 else 0
         name = "u" if options & 0x40 else None
         protocol = "MQIsdp" if version == 3 else "MQTT"
-        said = Connect(protocol, version, clean, keep_alive, client_id or ("z" if version == 3 else ""), name, None, will, properties)
+        if version == 3:
+            client_id = client_id or "z"
+        said = Connect(protocol, version, clean, keep_alive, client_id, name, None, will, properties)
         if slot.version is None and not slot.raw and self.bend is None:
             slot.version = version
         elif slot.version is None:
@@ -255,8 +257,9 @@ class Play:
             data = b"".join(bytes((first, 2)) + number.to_bytes(2, "big") for first, number in slot.owed)
             slot.owed.clear()
         elif code == 19:
-            run = bytes((0x40, 0x50, 0x62, 0x70)[a & 3 :][:1])
-            data = b"".join(run + b"\x02" + number.to_bytes(2, "big") for number in range(a >> 2 & 7, (a >> 2 & 7) + 1 + (a >> 5)))
+            head = bytes(((0x40, 0x50, 0x62, 0x70)[a & 3], 2))
+            begin = a >> 2 & 7
+            data = b"".join(head + number.to_bytes(2, "big") for number in range(begin, begin + 1 + (a >> 5)))
         elif code == 20:
             data = encode_packet(Unsubscribe(9, [tape.pick(FILTERS) or "x"]), version)
         elif code == 21:
@@ -295,7 +298,7 @@ class Play:
                 properties[Property.PAYLOAD_FORMAT_INDICATOR] = 1
             if b & 0x20:
                 properties[Property.RESPONSE_TOPIC] = "a"
-        payload = (b"", b"x", bytes(40), b"\xff")[b >> 4 & 3]
+        payload = (b"", b"x", bytes(40), b"\xff123456")[b >> 4 & 3]
         packets = []
         for number in range(count):
             packet_id = 1 + (b + number) % 20 if qos else None

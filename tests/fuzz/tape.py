@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -58,4 +59,4 @@ class Tape:
             return [data] if data else []
         places = {int.from_bytes(self.bytes(2), "big") % len(data) for _ in range(self.byte() % 4)} - {0}
         edges = [0, *sorted(places), len(data)]
-        return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return [data[a:b] for a, b in pairwise(edges)]

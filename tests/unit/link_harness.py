@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.link import BPDU, PROTOCOL, SEEN, Link, encode_record
+from broker.link import BPDU, PROTOCOL, SEEN, Link, decode_records, encode_record
 from broker.origin import encode_origin, encode_vector, origin_key
 from broker.relay import FETCH_TIME
 from broker.wire import Connack, Connect, Publish, encode_packet
@@ -100,18 +100,13 @@ class Neighbour:
         found = [decode_packet(first, body, 5) for first, body in self.take() if first >> 4 == 3]
         return [packet.payload for packet in found if isinstance(packet, Publish)]
 
+    def control(self) -> list[tuple[int, bytes]]:
+        """The records that came: (type, body)."""
+        return [record for first, body in self.take() if first == 0xC0 for record in decode_records(body)]
+
     def records(self, kind: int) -> list[bytes]:
         """Bodies of the records of a kind that came."""
-        found = []
-        for first, body in self.take():
-            if first == 0xC0:
-                at = 0
-                while at < len(body):
-                    end = at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
-                    if body[at] == kind:
-                        found.append(body[at + 4 : end])
-                    at = end
-        return found
+        return [body for found, body in self.control() if found == kind]
 
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1

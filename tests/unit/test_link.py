@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from broker import limits
 from broker.effects import Dial
-from broker.link import ASK_SEEN, AUTHENTICATION, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.link import ASK_SEEN, AUTHENTICATION, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT
 from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
 from broker.wire import Connect, Pingreq, encode_packet
 from broker.wire.properties import Property
@@ -365,6 +366,31 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     world.advance(0.3)
     told += [json.loads(payload) for payload in client.payloads()]
     assert told[-1]["epoch"] == world.node.federation.tree.epoch, "the newest is told in the end"
+
+
+def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
+    """A neighbour that changes its mind with every BPDU, and asks all the time: what that costs the others is bounded."""
+    world = lone(capability=1.0)
+    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
+    honest.child()
+    own = world.node.federation.tree.root
+    told: Counter[tuple[int, int]] = Counter()
+    for number in range(2_000):
+        better = RootVector(number.to_bytes(8, "big"), 1, 1_000_000, ("10.9.9.9", 1883))
+        if number % 2:
+            liar.bpdu(better, Role.DESIGNATED, Role.ROOT)
+        else:
+            liar.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        honest.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        if number % 10 == 0:
+            liar.send(ping((ASK_SEEN, b"")))
+        world.advance(0.001)
+        for neighbour in (liar, honest):
+            told.update((neighbour.number, kind) for kind, _ in neighbour.control())
+    assert liar.up
+    for neighbour in (liar, honest):
+        assert 50 < told[neighbour.number, BPDU] <= 50 + 2 * 100 + 1
+    assert 1 < told[liar.number, SEEN] <= 2 / limits.SEEN_PAUSE + 1
 
 
 # ------------------------------------------------------------------ lies about the root

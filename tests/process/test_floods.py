@@ -1,0 +1,433 @@
+"""Floods: memory stays bounded, others are served meanwhile, and each is counted.
+
+"Served" is progress, never a time: the witness' messages arrive while the flood goes on.
+"""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from broker import limits
+from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from broker.wire import encode_packet as encode
+from broker.wire.properties import Property
+from broker.wire.varint import encode_varint
+from tests.process.brokers import Broker, Cluster, until
+
+PATIENCE = 60.0
+MIB = 1 << 20
+HALF_OPEN = 2_000
+
+
+class Raw:
+    """A client on a socket of its own."""
+
+    def __init__(
+        self,
+        port: int,
+        client_id: str = "",
+        *,
+        version: int = 5,
+        source: str = "127.0.0.1",
+        properties: dict[int, object] | None = None,
+        receive_buffer: int = 0,
+    ) -> None:
+        """`client_id` "": nothing is said yet."""
+        self.sock = socket.socket()
+        if receive_buffer:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.sock.settimeout(PATIENCE)
+        self.sock.bind((source, 0))
+        self.sock.connect(("127.0.0.1", port))
+        self.decoder = Decoder(version)
+        self.version = version
+        self.packets: list[Packet] = []
+        if client_id:
+            self.sock.sendall(encode(Connect("MQTT", version, True, 0, client_id, None, None, None, properties), version))
+            connack = self.take()
+            assert isinstance(connack, Connack)
+            assert connack.code == 0
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        self.sock.sendall(b"".join(encode(packet, self.version) for packet in packets))
+
+    def take(self) -> Packet:
+        """The next packet."""
+        while not self.packets:
+            data = self.sock.recv(1 << 16)
+            assert data, "closed"
+            self.packets += self.decoder.receive(data)
+        return self.packets.pop(0)
+
+    def closed(self) -> int | None:
+        """Wait until the broker has closed; returns the reason of its DISCONNECT or CONNACK, 0 without one."""
+        reason = 0
+        try:
+            while data := self.sock.recv(1 << 16):
+                for packet in self.decoder.receive(data):
+                    if isinstance(packet, Disconnect):
+                        reason = packet.reason
+                    elif isinstance(packet, Connack):
+                        reason = packet.code
+        except ConnectionError:
+            pass
+        return reason
+
+    def subscribe(self, *filters: str, qos: int = 0) -> list[int]:
+        """Subscribe; returns the codes."""
+        self.send(Subscribe(1, [SubscriptionRequest(each, qos) for each in filters]))
+        answer = self.take()
+        assert isinstance(answer, Suback), answer
+        return answer.codes
+
+    def close(self) -> None:
+        """Close."""
+        self.sock.close()
+
+
+class Witness:
+    """Somebody else, who wants to be served."""
+
+    def __init__(self, port: int) -> None:
+        self.subscriber, self.publisher = Raw(port, "witness"), Raw(port, "witness-publisher")
+        self.subscriber.subscribe("witness", qos=1)
+        self.number = 0
+
+    def served(self, times: int = 3) -> None:
+        """Messages go through, in order and once."""
+        for _ in range(times):
+            self.number += 1
+            self.publisher.send(Publish("witness", b"%d" % self.number, 1, packet_id=1 + self.number % 60_000))
+            message = self.subscriber.take()
+            assert isinstance(message, Publish)
+            assert message.payload == b"%d" % self.number
+            assert message.packet_id
+            self.subscriber.send(Puback(message.packet_id))
+            answer = self.publisher.take()
+            assert isinstance(answer, Puback)
+
+    def close(self) -> None:
+        """Close."""
+        self.subscriber.close()
+        self.publisher.close()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with Cluster(tmp_path_factory.mktemp("floods")) as cluster:
+        yield cluster.add("--discovery", "off").up()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def broker(one: Broker) -> Iterator[Broker]:
+    assert one.running
+    yield one
+    assert one.running
+    until(lambda: one.view()["connections"] == 0, "all connections are gone")
+    assert not one.lines("Traceback")
+
+
+@pytest.fixture
+def witness(broker: Broker) -> Iterator[Witness]:
+    found = Witness(broker.port)
+    found.served()
+    yield found
+    found.served()
+    found.close()
+
+
+def rss(broker: Broker) -> int:
+    """bytes of memory."""
+    assert broker.process is not None
+    return int(psutil.Process(broker.process.pid).memory_info().rss)
+
+
+# ------------------------------------------------------------------ before CONNECT
+
+
+def open_halfway(port: int, number: int) -> list[socket.socket]:
+    """Connections that say the beginning of a CONNECT, or nothing; from many addresses, as ports are few."""
+    start = encode(Connect("MQTT", 4, True, 0, "half"), 4)
+    found = []
+    for index in range(number):
+        sock = socket.socket()
+        sock.bind((f"127.0.{index // 5000}.{2 + index % 200}", 0))
+        sock.connect(("127.0.0.1", port))
+        if index % 2:
+            sock.sendall(start[: 1 + index % (len(start) - 1)])
+        found.append(sock)
+    return found
+
+
+def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witness) -> None:
+    before, timeouts = rss(broker), broker.counter("connect_timeout")
+    half = open_halfway(broker.port, HALF_OPEN)
+    slow = [Raw(broker.port) for _ in range(20)]
+    until(lambda: broker.view()["connections"] == HALF_OPEN + 22, "all are open")
+    assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
+    witness.served()
+    said = encode(Connect("MQTT", 5, True, 0, "slow", None, None, None, {Property.USER_PROPERTY: [("k", "v" * 50)]}), 5)
+    for index in range(len(said)):  # byte by byte, all of them, somebody else between every two
+        for number, raw in enumerate(slow):
+            raw.sock.sendall(said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10))
+        if index % 10 == 0:
+            witness.served(1)
+    for raw in slow[:10]:  # ten client ids: those that came first were taken over
+        assert isinstance(raw.take(), Connack)
+    witness.served()
+    until(lambda: broker.counter("connect_timeout") == timeouts + HALF_OPEN, "all that said too little are closed")
+    witness.served()
+    for each in (*half, *(raw.sock for raw in slow)):
+        each.close()
+
+
+@pytest.mark.parametrize("size", [limits.MAX_CONNECT_SIZE, 268_435_455])
+def test_a_connect_that_announces_to_be_enormous(broker: Broker, witness: Witness, size: int) -> None:
+    malformed = broker.counter("malformed")
+    for _ in range(50):
+        raw = Raw(broker.port)
+        raw.sock.sendall(b"\x10" + encode_varint(size) + b"\x00\x04MQTT\x05\x02")
+        assert raw.closed() == 0x95
+        raw.close()
+    assert broker.counter("malformed") == malformed + 50
+
+
+# ------------------------------------------------------------------ subscribers that are behind
+
+
+def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None:
+    """What it does not take is dropped from a limit on, and counted; nobody waits for it for long."""
+    before = rss(broker)
+    deaf = Raw(broker.port, "deaf", receive_buffer=4096)
+    deaf.subscribe("firehose")
+    other = Raw(broker.port, "other")
+    other.subscribe("firehose")
+    got = [0]
+
+    def read() -> None:
+        while got[0] < limits.CLIENT_BACKLOG_BYTES + 40 * MIB:
+            got[0] += len(other.sock.recv(1 << 20))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    firehose = Raw(broker.port, "firehose")
+    chunk = encode(Publish("firehose", bytes(10_000)), 5) * 50
+    sent = 0
+    while not (dropped := broker.counter("dropped_slow_consumer")) or sent < limits.CLIENT_BACKLOG_BYTES + 40 * MIB:
+        firehose.sock.sendall(chunk)
+        sent += len(chunk)
+        assert sent < 4 * limits.CLIENT_BACKLOG_BYTES
+        if sent % (20 * len(chunk)) == 0:
+            witness.served(1)
+    reader.join(PATIENCE)
+    assert not reader.is_alive(), "who reads gets everything"
+    assert dropped
+    assert rss(broker) - before < limits.CLIENT_BACKLOG_BYTES + 64 * MIB
+    for raw in (deaf, other, firehose):
+        raw.close()
+    until(lambda: rss(broker) - before < limits.CLIENT_BACKLOG_BYTES, "memory is given back")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_publisher_far_too_fast_is_slowed_down(broker: Broker, witness: Witness, qos: int) -> None:
+    """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a time: nothing is lost, and the
+    publisher's acknowledgements are never ahead of the subscriber by more than a queue that is not full."""
+    total = limits.MAX_QUEUED + 6_000
+    dropped = broker.counter("dropped_queue_full")
+    slow = Raw(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
+    slow.subscribe("fast", qos=qos)
+    fast = Raw(broker.port, "fast", version=4)
+    fast.sock.setblocking(False)
+    slow.sock.setblocking(False)
+    first, acknowledged, ahead = 0, 0, 0
+    got: list[bytes] = []
+    unsent = b""
+    released = {0x50: 0x62, 0x62: 0x70}
+    poll = select.poll()
+    poll.register(slow.sock, select.POLLIN)
+    poll.register(fast.sock, select.POLLIN | select.POLLOUT)
+    turn = 0
+    while len(got) < total:
+        turn += 1
+        events = dict(poll.poll(PATIENCE * 1000))
+        assert events, f"{len(got)} of {total}"
+        if events.get(fast.sock.fileno(), 0) & select.POLLIN:
+            answers = b""
+            for packet in fast.decoder.receive(fast.sock.recv(1 << 16)):
+                kind = type(packet).__name__
+                if kind == "Pubrec":
+                    answers += b"\x62\x02" + packet.packet_id.to_bytes(2, "big")  # type: ignore[union-attr]
+                    acknowledged += 1
+                elif kind == "Puback":
+                    acknowledged += 1
+            unsent += answers
+            ahead = max(ahead, acknowledged - len(got))
+        if events.get(fast.sock.fileno(), 0) & select.POLLOUT:
+            while first < total and len(unsent) < 1 << 16:
+                unsent += encode(Publish("fast", b"%d" % first, qos, packet_id=1 + first % 60_000), 4)
+                first += 1
+            if unsent:
+                unsent = unsent[fast.sock.send(unsent) :]
+            elif first == total:
+                poll.modify(fast.sock, select.POLLIN)
+        if events.get(slow.sock.fileno(), 0) & select.POLLIN and (turn % 8 == 0 or len(events) == 1):
+            answers = b""
+            for packet in slow.decoder.receive(slow.sock.recv(1024)):
+                if isinstance(packet, Publish):
+                    got.append(packet.payload)
+                    assert packet.packet_id
+                    answers += bytes((0x40 if qos == 1 else 0x50, 2)) + packet.packet_id.to_bytes(2, "big")
+                else:
+                    answers += bytes((released[0x62], 2)) + packet.packet_id.to_bytes(2, "big")  # type: ignore[union-attr]
+            slow.sock.send(answers)
+        if turn % 200 == 0:
+            witness.served(1)
+    assert got == [b"%d" % number for number in range(total)]
+    assert broker.counter("dropped_queue_full") == dropped
+    assert limits.HOLD_QUEUED // 2 < ahead < limits.MAX_QUEUED, "it was held, and in time"
+    slow.close()
+    fast.close()
+
+
+# ------------------------------------------------------------------ packet bombs
+
+
+def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) -> None:
+    """A length is a claim: it costs nothing until the bytes come."""
+    before = rss(broker)
+    bombs = []
+    for number in range(50):
+        raw = Raw(broker.port, f"bomb-{number}")
+        raw.sock.sendall(b"\x30\xff\xff\xff\x7f\x00\x01t\x00" + bytes(50_000))
+        bombs.append(raw)
+    witness.served()
+    assert rss(broker) - before < 50 * 200_000 + 20 * MIB
+    for raw in bombs:
+        raw.close()
+
+
+def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
+    raw = Raw(broker.port, "deep")
+    deep = "/".join("a" * limits.MAX_TOPIC_LEVELS)
+    assert raw.subscribe(deep, "+/" * (limits.MAX_TOPIC_LEVELS - 1) + "#") == [0, 0]
+    raw.send(Publish(deep, b"x"))
+    message = raw.take()
+    assert isinstance(message, Publish)
+    assert message.topic == deep
+    assert raw.subscribe(deep + "/a")[0] >= 0x80
+    raw.send(Publish(deep + "/a", b"x"))
+    assert raw.closed() == 0x90
+    raw.close()
+
+
+def test_the_longest_topics(broker: Broker, witness: Witness) -> None:
+    """Thousands of topics of 64 KiB are not remembered."""
+    before = rss(broker)
+    raw = Raw(broker.port, "long")
+    raw.subscribe("#")
+    reader = threading.Thread(target=lambda: [raw.take() for _ in range(3_000)])
+    reader.start()
+    source = Raw(broker.port, "long-source")
+    for number in range(3_000):
+        source.send(Publish(f"{number:05}".ljust(65_535, "x"), b""))
+        if number % 300 == 0:
+            witness.served(1)
+    reader.join(PATIENCE)
+    assert not reader.is_alive()
+    assert rss(broker) - before < 64 * MIB
+    for each in (raw, source):
+        each.close()
+
+
+def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
+    pairs = [(f"key-{number}", "value") for number in range(20_000)]
+    raw = Raw(broker.port, "properties")
+    raw.subscribe("properties", qos=1)
+    for number in range(5):
+        raw.send(Publish("properties", b"", 1, packet_id=1 + number, properties={Property.USER_PROPERTY: pairs}))
+        came = [raw.take(), raw.take()]
+        message = next(packet for packet in came if isinstance(packet, Publish))
+        assert message.properties == {Property.USER_PROPERTY: pairs}
+        witness.served(1)
+        assert message.packet_id
+        raw.send(Puback(message.packet_id))
+    raw.close()
+
+
+def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) -> None:
+    before = broker.view()["subscriptions"]
+    raw = Raw(broker.port, "filters")
+    assert raw.subscribe(*(f"filters/{number}/+/x" for number in range(10_000)), qos=1) == [1] * 10_000
+    witness.served()
+    assert broker.view()["subscriptions"] == before + 10_000
+    bomb = Raw(broker.port, "filters-bomb")
+    codes = bomb.subscribe(*(f"f/{number}" for number in range(limits.MAX_SUBSCRIPTIONS + 5)))
+    assert codes == [0] * limits.MAX_SUBSCRIPTIONS + [0x97] * 5
+    witness.served()
+    raw.close()
+    bomb.close()
+    until(lambda: broker.view()["subscriptions"] == before, "their subscriptions are gone")
+
+
+# ------------------------------------------------------------------ storms
+
+
+def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
+    """Clients that come, are taken over by their own next connection, or break off, thousands of times."""
+    before, taken = rss(broker), broker.counter("taken_over")
+    last: dict[int, Raw] = {}
+    for number in range(2_000):
+        who = number % 20
+        raw = Raw(broker.port, f"storm-{who}", source=f"127.0.0.{2 + number % 200}", version=4 + number % 2)
+        raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with RST
+        old = last.pop(who, None)
+        if old is not None:
+            old.close()
+        if number % 3:
+            last[who] = raw
+        else:
+            raw.close()
+        if number % 100 == 0:
+            witness.served(1)
+    assert broker.counter("taken_over") > taken
+    for raw in last.values():
+        raw.close()
+    assert rss(broker) - before < 30 * MIB
+
+
+def test_a_storm_of_clients_that_all_come_back(broker: Broker, witness: Witness, tmp_path: Path) -> None:
+    """Hundreds whose connections break at once and who come back at once: each finds its session."""
+    before = broker.view()["sessions"]
+    properties: dict[int, object] = {Property.SESSION_EXPIRY_INTERVAL: 60}
+    storm = [Raw(broker.port, f"back-{number}", properties=properties) for number in range(300)]
+    for raw in storm:
+        raw.subscribe("back", qos=1)
+    for raw in storm:
+        raw.close()
+    witness.served()
+    socks = [Raw(broker.port) for _ in storm]
+    for number, raw in enumerate(socks):
+        raw.send(Connect("MQTT", 5, False, 0, f"back-{number}", None, None, None, {Property.SESSION_EXPIRY_INTERVAL: 0}))
+    witness.served()
+    for raw in socks:
+        connack = raw.take()
+        assert isinstance(connack, Connack)
+        assert connack.session_present
+    witness.publisher.send(Publish("back", b"all", 0))
+    for raw in socks:
+        message = raw.take()
+        assert isinstance(message, Publish)
+        raw.close()
+    until(lambda: broker.view()["sessions"] == before, "their sessions are over")
