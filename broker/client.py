@@ -217,8 +217,9 @@ class Client:
         node.counters.published_runs += len(chunk) // packet
         if section:
             topic, properties = topic_of(chunk), data[start - section : start]
-            for at in range(start, after, packet):
-                message = Message(topic, data[at : at + end - start], 0, False, properties, None, self.session)
+            for at in range(0, len(chunk), packet):
+                payload = chunk[at + start - position : at + packet]
+                message = Message(topic, payload, 0, False, properties, None, self.session)
                 node.fanout.deliver(route, message)
                 if route.forward and node.federated:
                     node.relay.forward(message)
