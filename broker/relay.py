@@ -230,8 +230,8 @@ class Relay:
             return
         route = node.fanout.route(topic)
         if node.hooks.topics:
-            for start in range(prefix, len(chunk), size):
-                payload = chunk[start : start + size - prefix]
+            for start in range(0, len(chunk), size):
+                payload = chunk[start + prefix : start + size]
                 node.fanout.publish(Message(topic, payload, 0, False, b"", None, None))
         else:
             node.fanout.run(route, chunk, prefix, size, 5, None)

@@ -99,7 +99,7 @@ def run(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[A
     return answers, received, left, sorted(world.session("publisher").incoming)
 
 
-@settings(max_examples=150)
+@settings(max_examples=400)
 @given(st.sampled_from((4, 5)), messages, st.lists(st.integers(0, 5000), max_size=3))
 def test_fast_and_slow_path_agree(version: int, chosen: list[Any], cuts: list[int]) -> None:
     assert run(True, version, chosen, cuts) == run(False, version, chosen, [])
