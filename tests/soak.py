@@ -121,7 +121,8 @@ class Soak:
 
     def disturb(self, broker: Broker, *, gently: bool) -> None:
         """Do something to a broker; `gently`: it must live."""
-        what = "stop" if gently else self.rng.choice(("kill", "kill", "stop", "stop", "terminate", "half-open"))
+        choices = ("kill", "kill", "stop", "stop", "terminate", "kill" if self.halves else "half-open")  # open files: one flood
+        what = "stop" if gently else self.rng.choice(choices)
         self.done[what] += 1
         match what:
             case "kill":
