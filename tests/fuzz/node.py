@@ -73,6 +73,7 @@ class Slot:
         self.raw = False  # the tape said something of its own: nothing is known of the version until a client is there
         self.version: int | None = None
         self.largest = limits.MAX_PACKET_SIZE
+        self.aliases = 0
         self.ended = False
 
 
@@ -330,6 +331,7 @@ class Play:
         if isinstance(owner, Client):
             slot.version = owner.version
             slot.largest = owner.session.maximum_packet_size
+            slot.aliases = (owner.connect.properties or {}).get(Property.TOPIC_ALIAS_MAXIMUM, 0)
 
     def answers(self, allowed: bool) -> None:
         """Have the plugins answer what they were asked."""
@@ -365,6 +367,9 @@ class Play:
                 continue
             packet: Packet = decode_packet(first, body, slot.version)
             size = 1 + (1 if len(body) < 128 else 2 if len(body) < 16384 else 3) + len(body)
+            if isinstance(packet, Publish) and packet.properties:
+                alias = packet.properties.get(Property.TOPIC_ALIAS, 0)
+                check(alias <= slot.aliases, f"alias {alias} for a client that takes {slot.aliases}")
             check(size <= slot.largest, f"{size} bytes of {packet} are too large for the client")
             if isinstance(packet, Disconnect) or (isinstance(packet, Connack) and packet.code):
                 slot.ended = True

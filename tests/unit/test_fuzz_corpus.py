@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.engine import CORPUS, LARGEST, Search, fault_of, kept, mutated, place, shrunk
+from tests.fuzz.seeds import seeds
 from tests.fuzz.tape import Tape, Wrong
 from tests.fuzz.targets import TARGETS
 
@@ -18,7 +19,7 @@ MAX_BYTES = 300_000
 def test_the_corpus(name: str) -> None:
     inputs = kept(name)
     assert inputs
-    for data in inputs:
+    for data in (*seeds(name), *inputs):
         TARGETS[name](data)
 
 
