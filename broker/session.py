@@ -25,7 +25,7 @@ NEVER = float("inf")
 class Subscription:
     """One filter of one session with its options (MQTT-3.8.3.1)."""
 
-    __slots__ = ("filter", "identifier", "no_local", "plain", "qos", "retain_as_published", "session")
+    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session")
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class Subscription:
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier
-        self.plain = not (no_local or retain_as_published or identifier)
 
 
 class Outgoing:
@@ -462,8 +461,3 @@ class Session:
             self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
         return [o for o in dropped if isinstance(o, SharedOutgoing)]
-
-    @property
-    def online(self) -> bool:
-        """Whether the client is connected."""
-        return self.conn is not None
