@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from routing.directory import ASK, CAME, LISTING, SUMMARY, WENT, Came, Directory, DirectoryError, Posted, Went
+
+
+def name(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+class Net:
+    """Directories joined by ordered, lossless links, as a tree; messages take their time in a random order between links."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.brokers: dict[bytes, Directory] = {}
+        self.boots: dict[bytes, int] = {}
+        self.links: dict[tuple[bytes, bytes], deque[bytes]] = {}
+        self.heard: dict[bytes, dict[bytes, dict[bytes, bytes]]] = {}  # what each learnt by its events
+
+    def start(self, broker: bytes) -> Directory:
+        self.boots[broker] = self.boots.get(broker, 0) + 1
+        self.brokers[broker] = Directory(broker, self.boots[broker])
+        self.heard[broker] = {}
+        return self.brokers[broker]
+
+    def stop(self, broker: bytes) -> None:
+        for a, b in [pair for pair in self.links if broker == pair[0]]:
+            self.cut(a, b)
+        del self.brokers[broker]
+
+    def join(self, a: bytes, b: bytes) -> None:
+        self.links[a, b], self.links[b, a] = deque(), deque()
+        ends = [(a, b), (b, a)]
+        self.random.shuffle(ends)
+        for mine, other in ends:
+            self.brokers[mine].neighbour_up(other)
+            self.collect()
+            for _ in range(self.random.randrange(3)):
+                self.step()
+        for mine, other in ends:
+            self.brokers[mine].neighbour_ready(other, b"seen of " + other)
+
+    def cut(self, a: bytes, b: bytes) -> None:
+        for mine, other in ((a, b), (b, a)):
+            del self.links[mine, other]
+            self.brokers[mine].neighbour_down(other)
+
+    def collect(self) -> None:
+        for broker, directory in self.brokers.items():
+            for peer, message in directory.take_messages():
+                if (broker, peer) in self.links:
+                    self.links[broker, peer].append(message)
+            for event in directory.take_events():
+                known = self.heard[broker]
+                match event:
+                    case Came(who, _, _):
+                        assert who not in known
+                        known[who] = dict(directory.listings[who].entries)
+                    case Went(who):
+                        del known[who]
+                    case Posted(who, key, None):
+                        known[who].pop(key, None)
+                    case Posted(who, key, value):
+                        assert value is not None
+                        known[who][key] = value
+
+    def step(self) -> bool:
+        self.collect()
+        waiting = [pair for pair, queue in self.links.items() if queue]
+        if not waiting:
+            return False
+        sender, receiver = self.random.choice(waiting)
+        self.brokers[receiver].received(sender, self.links[sender, receiver].popleft())
+        self.collect()
+        return True
+
+    def settle(self) -> int:
+        steps = 0
+        while self.step():
+            steps += 1
+            assert steps < 100_000, "messages circulate"
+        return steps
+
+    def component(self, broker: bytes) -> set[bytes]:
+        found, todo = {broker}, [broker]
+        while todo:
+            at = todo.pop()
+            for a, b in self.links:
+                if a == at and b not in found:
+                    found.add(b)
+                    todo.append(b)
+        return found
+
+    def check(self) -> None:
+        for broker, directory in self.brokers.items():
+            others = self.component(broker) - {broker}
+            assert {listing.id for listing in directory.reachable()} == others
+            expected = {other: self.brokers[other].own.entries for other in others}
+            assert {listing.id: listing.entries for listing in directory.reachable()} == expected
+            assert self.heard[broker] == expected
+            for other in others:  # via the neighbour that is on the way
+                via = directory.via(other)
+                assert via is not None and (broker, via) in self.links
+                self_cut = {pair: queue for pair, queue in self.links.items() if set(pair) != {broker, via}}
+                whole, self.links = self.links, self_cut
+                assert other in self.component(via)
+                self.links = whole
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_all_know_all_that_can_be_reached(seed: int) -> None:
+    net = Net(seed)
+    chance = net.random
+    names = [name(n) for n in range(chance.randrange(2, 9))]
+    for broker in names:
+        net.start(broker)
+    for _ in range(60):
+        broker = chance.choice(list(net.brokers))
+        what = chance.random()
+        if what < 0.4:
+            net.brokers[broker].post(b"k%d" % chance.randrange(5), b"v%d" % chance.randrange(1000))
+        elif what < 0.5:
+            net.brokers[broker].withdraw(b"k%d" % chance.randrange(5))
+        elif what < 0.75:
+            far = [b for b in net.brokers if b not in net.component(broker)]
+            if far:
+                net.join(broker, chance.choice(far))
+        elif what < 0.85:
+            near = [b for a, b in net.links if a == broker]
+            if near:
+                net.cut(broker, chance.choice(near))
+        elif what < 0.9 and len(net.brokers) > 1:
+            net.stop(broker)
+        elif what < 0.95:
+            gone = [b for b in names if b not in net.brokers]
+            if gone:
+                net.start(chance.choice(gone))
+        for _ in range(chance.randrange(6)):
+            net.step()
+    net.settle()
+    net.check()
+    for a, b in list(net.links):
+        net.brokers[a].check(b)
+    assert net.settle() <= len(net.links)  # digests only: nobody has misunderstood
+
+
+def two() -> Net:
+    net = Net()
+    net.start(name(1))
+    net.start(name(2))
+    return net
+
+
+def test_a_return_costs_no_listing() -> None:
+    net = two()
+    for number in range(100):
+        net.brokers[name(1)].post(b"%d" % number, b"x")
+    net.join(name(1), name(2))
+    net.settle()
+    net.cut(name(1), name(2))
+    net.brokers[name(1)].neighbour_up(name(2))
+    net.brokers[name(2)].neighbour_up(name(1))
+    net.links[name(1), name(2)], net.links[name(2), name(1)] = deque(), deque()
+    kinds = []
+    while True:
+        net.collect()
+        kinds += [message[0] for queue in net.links.values() for message in list(queue)[-1:]]
+        if not net.step():
+            break
+    assert LISTING not in kinds and ASK not in kinds
+
+
+def test_a_long_listing_comes_in_parts() -> None:
+    net = two()
+    entries = {b"%d" % number: bytes(1000) for number in range(1000)}
+    for key, value in entries.items():
+        net.brokers[name(1)].post(key, value)
+    net.join(name(1), name(2))
+    assert net.settle() > 10
+    net.check()
+
+
+def test_what_is_attached_travels_with_who_came() -> None:
+    net = Net()
+    for number in (1, 2, 3):
+        net.start(name(number))
+    net.join(name(1), name(2))
+    net.settle()
+    net.join(name(2), name(3))
+    seen: list[Came] = []
+    for _ in range(100):
+        net.collect()
+        directory = net.brokers[name(1)]
+        waiting = [pair for pair, queue in net.links.items() if queue]
+        if not waiting:
+            break
+        sender, receiver = waiting[0]
+        net.brokers[receiver].received(sender, net.links[sender, receiver].popleft())
+        if receiver == name(1):
+            events = directory.take_events()
+            seen += [event for event in events if isinstance(event, Came)]
+    assert seen == [Came(name(3), name(2), b"seen of " + name(3))]
+
+
+def test_two_digests_that_differ_ask_for_a_summary() -> None:
+    net = two()
+    net.join(name(1), name(2))
+    net.settle()
+    del net.brokers[name(2)]._neighbours[name(1)].behind[name(1)]
+    for _ in range(2):
+        net.brokers[name(1)].check(name(2))
+        net.settle()
+    assert name(1) in net.brokers[name(2)]._neighbours[name(1)].behind
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        bytes((SUMMARY,)),
+        bytes((SUMMARY,)) + bytes(4) + b"short",
+        bytes((CAME,)) + b"\0\0\0\x09attached",
+        bytes((WENT,)) + b"1234567",
+        bytes((ASK,)) + b"123456789",
+        bytes((LISTING,)) + bytes(20),
+        bytes((LISTING,)) + bytes(21) + b"\0\0\0\x01\0\0\0\x01k",
+        bytes((5,)) + bytes(27),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(message: bytes) -> None:
+    net = two()
+    net.join(name(1), name(2))
+    net.settle()
+    with pytest.raises(DirectoryError):
+        net.brokers[name(1)].received(name(2), message)
+
+
+def test_too_much_is_refused() -> None:
+    directory = Directory(name(1), 1)
+    with pytest.raises(ValueError, match="limits"):
+        directory.post(b"k", bytes(80_000))
+
+
+def test_a_stranger_changes_nothing() -> None:
+    directory = Directory(name(1), 1)
+    directory.received(name(9), bytes((SUMMARY,)) + bytes(4) + name(9) + bytes(12))
+    assert directory.reachable() == []
