@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A shared machine stalls at times, so an example has no deadline; the limit of a test is pytest's.
-settings.register_profile("mqttree", deadline=None, max_examples=100, print_blob=True)
+from tests.ports import free_ports as pick_ports
+
+# A shared machine stalls at times, so neither an example nor its making has a deadline; the limit of a test is pytest's.
+settings.register_profile(
+    "mqttree", deadline=None, max_examples=100, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("mqttree")
 
 # MQTT.js is there when node and npm were (scripts/setup mqttjs).
-collect_ignore = [] if any((Path(__file__).parents[1] / ".venv").glob("mqttjs-*[0-9]")) else ["process/test_mqttjs.py"]
+_MQTTJS = shutil.which("node") and [path.name for path in (Path(__file__).parents[1] / ".venv").glob("mqttjs-*[0-9]")]
+collect_ignore = [] if _MQTTJS else ["process/test_mqttjs.py"]
 
 
-def pick_ports(count: int) -> list[int]:
-    """count different TCP ports that are free on the loopback address at this moment."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
+def pytest_report_header() -> str:
+    """Say whether MQTT.js is tried: what is not collected would not be missed."""
+    return f"MQTT.js: {', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}"
+
+
+LIMIT = 600
+"""s for a test that hangs: ten times as long as the longest takes on a machine that is four times too busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test this limit; several waits, each with a limit of its own, have room in it."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT))
 
 
 @pytest.fixture

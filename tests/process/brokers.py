@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -27,14 +26,16 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 
 from bench.converge import agreed
+from tests.ports import free_ports
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """s; until a condition that has not come true fails the test. Far more than ever needed, as the machine may be busy."""
+FORMING = 1.5
+"""s; a tree goes on getting better for two hellos (1 s) after its root is agreed on."""
 LOG_LINES = 60
 """Lines of each broker's log that a failed test shows."""
 
 _numbers = count()
-_ports: set[int] = set()
 
 
 def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -45,22 +46,6 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
             return result
         assert time.monotonic() < end, f"in vain: {what}"
         time.sleep(0.01)
-
-
-def free_ports(number: int) -> list[int]:
-    """TCP ports that are free on 127.0.0.1, never the same twice, below those that the kernel gives to clients.
-
-    A broker that was killed must find its port free again, and a dial of a dead one must not reach itself.
-    """
-    found: list[int] = []
-    while len(found) < number:
-        port = random.randrange(15000, 32000)
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            if port not in _ports:
-                _ports.add(port)
-                found.append(port)
-    return found
 
 
 class Broker:
@@ -165,20 +150,39 @@ class Broker:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def lines(self, *words: str) -> list[str]:
-        """Lines of the log with all of these words."""
-        return [line for line in self.log().splitlines() if all(word in line for word in words)]
+        """Lines of the log with all of these words; without a line that is still being written."""
+        return [line for line in self.log().split("\n")[:-1] if all(word in line for word in words)]
+
+
+def carrying(states: list[dict[str, Any] | None]) -> bool:
+    """Whether the links of the tree let messages through at both ends, also those of QoS 0, which are not replayed."""
+    known = [state for state in states if state is not None]
+    live = {(state["id"], link["peer"]) for state in known for link in state["links"] if link["forwarding"]}
+    pairs = [(state["id"], state["parent"]) for state in known if state["parent"] is not None]
+    return all((child, parent) in live and (parent, child) in live for child, parent in pairs)
 
 
 class Cluster:
     """Some brokers that are meant to be one. At the end it ends them and prints their logs, which pytest shows on failure."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, link_timeout: float = 0.0) -> None:
+        """`link_timeout` (s): not the default one, for tests where no link may be lost, however slow the machine is."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        if link_timeout:
+            (folder / "links.yaml").write_text(f"federation: {{link-timeout: {link_timeout}}}\n")
+            flags = ("-c", str(folder / "links.yaml"), *flags)
         self.cluster = f"test-{os.getpid()}-{next(_numbers)}"
         self.flags = list(flags)
         self.brokers: list[Broker] = []
         self._shown: dict[str, int] = {}
+        self._began = time.monotonic()
+        self._tree: list[Any] = []
+        self._still = 0.0
+
+    def minutes(self) -> int:
+        """Minutes since this was made, begun ones counted whole: a line that comes once a minute came so often at most."""
+        return 1 + int((time.monotonic() - self._began) // 60)
 
     def __enter__(self) -> Cluster:
         return self
@@ -206,7 +210,7 @@ class Cluster:
         def same() -> bool:
             assert all(broker.running for broker in asked), [broker.name for broker in asked if not broker.running]
             states[:] = [broker.state() for broker in asked]
-            return agreed(states)
+            return agreed(states) and carrying(states)
 
         try:
             until(same, f"agreement of {[broker.name for broker in asked]}")
@@ -215,6 +219,28 @@ class Cluster:
                 print(broker.name, json.dumps(state))
             raise
         return [state for state in states if state is not None]
+
+    def tree(self) -> list[Any]:
+        """Who is whose parent at the brokers that run, and how often anything about that has changed."""
+        views = [b.view() for b in self.brokers if b.running and not b.stopped]
+        return [(v["id"], v["boot"], v["parent"], v["epoch"], v["counters"]["topology_changes"]) for v in views]
+
+    def settle(self) -> None:
+        """Wait until they agree on a tree that has stood still for as long as a tree forms."""
+        self.agree()
+
+        def still() -> bool:
+            if (found := self.tree()) != self._tree:
+                self._tree, self._still = found, time.monotonic() + FORMING
+            return time.monotonic() >= self._still
+
+        until(still, "a tree that stands still")
+        self.agree()
+
+    def arrived(self, condition: Callable[[], Any], what: str) -> bool:
+        """Wait for what came at QoS 0 as well. False: the tree moved after it was settled, so that QoS 0 was promised nothing."""
+        until(lambda: condition() or self.tree() != self._tree, what)
+        return bool(condition())
 
     def root(self) -> Broker:
         """The root, once those that run agree."""
@@ -276,6 +302,7 @@ class Client:
             protocol=paho.MQTTProtocolVersion(protocol), transport=transport,  # type: ignore[arg-type]
             reconnect_on_failure=False,
         )  # fmt: skip
+        self.paho.connect_timeout = PATIENCE
         self.paho.on_connect = self._on_connect
         self.paho.on_disconnect = self._on_disconnect
         self.paho.on_message = self._on_message

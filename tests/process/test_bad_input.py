@@ -9,20 +9,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.link import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, PROTOCOL, SEEN, WANT, encode_record
+from broker.handshake import PROTOCOL
 from broker.origin import LAST
+from broker.records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
 from discovery.address import Address
 from discovery.announcement import MAGIC, Announcement
-from tests.process.brokers import Broker, Client, Cluster, clients, free_ports, until
+from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
 from tests.process.test_federation import send_group
 from tests.unit.link_harness import message
 
@@ -31,7 +32,7 @@ Make = Callable[..., Client]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("three")) as cluster:
+    with Cluster(tmp_path_factory.mktemp("three"), link_timeout=10.0) as cluster:
         for _ in range(3):
             cluster.add()
         yield cluster
@@ -80,7 +81,7 @@ class Raw:
     """A TCP connection that says what it is told."""
 
     def __init__(self, port: int, data: bytes = b"") -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self.sock.sendall(data)
 
     def __enter__(self) -> Raw:
@@ -254,7 +255,7 @@ def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
         publisher.publish("through", str(number), 2)
     expected = [str(number).encode() for number in range(len(LINK_GARBAGE))]
     assert subscriber.got(len(expected)) == expected
-    assert len(broker.lines("WARNING", "link to", "closed")) <= 2  # a minute, for one host
+    assert len(broker.lines("WARNING", "link to", "closed")) <= 2 * three.minutes()  # a minute, for one host
     assert not broker.lines("Traceback")
     three.agree(three.brokers)
 
@@ -270,7 +271,7 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
     after = broker.view()
     assert after["counters"]["discovery_duplicate_id"] == before["counters"]["discovery_duplicate_id"]
     assert after["counters"]["duplicate_id"] == before["counters"]["duplicate_id"] + 20
-    assert len(broker.lines("own id")) == 1  # a minute, for one host
+    assert 1 <= len(broker.lines("own id")) <= three.minutes()  # a minute, for one host
     assert after["links"] and {link["peer"] for link in after["links"]} == {link["peer"] for link in before["links"]}
     watch.check()
 
@@ -278,16 +279,18 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
 def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make) -> None:
     broker = three.brokers[2]
     watch = Undisturbed(three, make)
+    warned = len(broker.lines("WARNING"))
     with ExitStack() as stack:
         for number in range(400):
             raw = stack.enter_context(Raw(broker.port, bridge(three.cluster, 1 + number)))
             if number % 2:
-                raw.sock.sendall(b"\xff" * 50)
+                with suppress(OSError):  # one too many, and closed already
+                    raw.sock.sendall(b"\xff" * 50)
         watch.check()
         with false_friend(broker, three.cluster):
             until(lambda: len(broker.view()["links"]) == len(three.brokers), "it has a link all the same")
         until(lambda: broker.view()["connections"] <= len(three.brokers) - 1 + 2, "they are all gone")
-    assert len(broker.lines("WARNING")) <= 4
+    assert len(broker.lines("WARNING")) - warned <= 4 * three.minutes()
     Undisturbed(three, make).check()
 
 
@@ -300,8 +303,7 @@ def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:
             body = rng.randbytes(rng.randrange(0, 60))
             if kind == b"\xc0":
                 body = encode_record(PING, b"abcd") + encode_record(rng.choice((BPDU, SEEN, MEMBERS, ASK_SEEN, 99)), body)
-            raw.sock.sendall(kind + encode_varint(len(body)) + body)
-            raw.sock.sendall(encode_packet(Disconnect(0), 5))
+            raw.sock.sendall(kind + encode_varint(len(body)) + body + encode_packet(Disconnect(0), 5))
             raw.rest()
     for each in three.brokers:
         assert not each.lines("Traceback")
@@ -334,7 +336,7 @@ def test_garbage_in_datagrams(three: Cluster, make: Make) -> None:
             send_group(datagram)
         until(counted, f"{kind} is counted")
     for broker in three.brokers:
-        assert len(broker.lines("datagram")) == 1  # a minute, for one host
+        assert 1 <= len(broker.lines("datagram")) <= three.minutes()  # a minute, for one host
         assert not broker.lines("Traceback")
     watch.check()
 
@@ -360,7 +362,7 @@ def test_a_port_in_use(three: Cluster, make: Make, tmp_path: Path) -> None:
 
 
 def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, link_timeout=10.0) as cluster:
         trio = [cluster.add() for _ in range(3)]
         cluster.agree()
         original = trio[0]
@@ -380,7 +382,7 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             assert make(double.port).subscribe("own/clients/are/served") == [0]
             watch.check()
             for broker in trio:
-                assert len(broker.lines("WARNING")) <= 3, broker.lines("WARNING")
+                assert len(broker.lines("WARNING")) <= 3 * cluster.minutes(), broker.lines("WARNING")
         finally:
             if double.running:
                 double.kill()

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokers import PATIENCE, Broker
 
 from broker.wire import Auth, Connack, Connect, Decoder, Packet, Properties, Property, encode_packet
+from tests.process.brokers import PATIENCE, Broker
 
 METHOD = "SCRAM-SHA-256"
 CONFIG = """

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,10 @@ listeners:
 
 
 def installed() -> Path:
-    """The newest MQTT.js that was installed."""
-    return sorted((ROOT / ".venv").glob("mqttjs-*[0-9]"))[-1]
+    """The MQTT.js that scripts/setup installed."""
+    found = list((ROOT / ".venv").glob("mqttjs-*[0-9]"))
+    assert len(found) == 1, "MQTT.js is not installed; scripts/setup mqttjs-required"
+    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +52,33 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str,
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("scheme", ["ws", "wss", "mqtt", "mqtts"])
 def test_mqttjs(scheme: str, version: str, served: tuple[dict[str, int], Path]) -> None:
+    assert run(scheme, version, served)["ends"] == []
+
+
+@pytest.mark.parametrize("version", ["4", "5"])
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_mqttjs_in_a_page(scheme: str, version: str, served: tuple[dict[str, int], Path]) -> None:
+    """The bundle for browsers; every socket was closed by both sides, none was cut off."""
+    ends = run(scheme, version, served, "page")["ends"]
+    assert len(ends) == 3
+    assert all(end[:2] == ["mqtt", ""] and end[3] is True for end in ends), ends
+
+
+def run(scheme: str, version: str, served: tuple[dict[str, int], Path], *more: str) -> dict[str, Any]:
+    """Have MQTT.js publish and subscribe; everything that it saw is right when this returns what else it said."""
     ports, ca = served
-    command = ["node", str(SCRIPT), str(installed()), f"{scheme}://127.0.0.1:{ports[scheme]}", version, str(ca)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["node", str(SCRIPT), str(installed()), f"{scheme}://127.0.0.1:{ports[scheme]}", version, str(ca), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     colour = "blue" if version == "5" else None
     assert found["granted"] == [2]
-    assert found["seen"] == [
+    assert sorted(found["seen"], key=lambda each: str(each[0])) == [  # a QoS 2 message is shown at PUBREL, others overtake it
+        ["/big", 300000, 1, False, None],
+        ["/empty", 0, 0, False, None],
         ["/q0", 10, 0, False, colour],
         ["/q1", 20, 1, False, colour],
         ["/q2", 30, 2, False, colour],
-        ["/big", 300000, 1, False, None],
-        ["/empty", 0, 0, False, None],
     ]
     assert found["retained"] == [300000, True]
+    return found

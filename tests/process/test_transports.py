@@ -27,7 +27,7 @@ from broker.settings import FederationSettings, TlsSettings
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, encode_packet
 from tests.process.certificates import Authority
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """s; until what does not come fails the test."""
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 
@@ -335,6 +335,7 @@ async def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         for streams in held:
             await refused(streams)
         assert broker.node.counters.proxy_garbage == 20
+        monkeypatch.setattr("broker.limits.PROXY_TIMEOUT", PATIENCE)
         gone = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         gone[1].close()  # a health check: nobody's fault
         server = broker._servers["lb"].instance

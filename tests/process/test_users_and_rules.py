@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
 
 from broker.users import entries
 from broker.wire import Connack, Connect, Decoder, encode_packet
+from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
 
 CONFIG = """
 listeners:
@@ -76,7 +76,8 @@ class Guarded:
 
 def certificate(folder: Path, name: str) -> None:
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", f"/CN={name}",
          "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
@@ -155,7 +156,7 @@ def test_who_gets_in_and_what_he_may(one: Guarded, make: Make) -> None:
     anna.done(anna.publish("home/x", b"end", qos=1))
     until(lambda: b"end" in [m.payload for m in anna.messages], "what anna may receive")
     assert sorted(m.payload for m in anna.messages) == [b"end", b"mine", b"yes"]
-    assert [m.payload for m in bert.messages] == [b"mine"]
+    assert bert.got(1) == [b"mine"]
     assert one.broker.counter("publish_refused") == 2
     assert one.broker.lines("INFO", "bert", "may not subscribe to", "no rule allows it")
 
