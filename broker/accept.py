@@ -18,7 +18,7 @@ from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
-from broker.wire.packets import Auth, Connack, Connect, Disconnect
+from broker.wire.packets import Auth, Connack, Connect, Disconnect, Will
 from broker.wire.properties import Properties, Property
 from broker.wire.strings import shorten
 from broker.wire.varint import read_length
@@ -80,7 +80,9 @@ class Handshake:
 
     def _connect(self, body: bytes, now: float) -> None:
         connect = decode_connect(0x10, body)
-        self.node.counters.bytes_received += len(body) + 2
+        counters = self.node.counters
+        counters.bytes_received += len(body) + 2
+        counters.bytes_received_other += len(body) + 2
         self.connect = connect
         self.version = connect.version
         if not connect.bridge:
@@ -115,23 +117,31 @@ class Handshake:
             if connect.username is None:
                 self._turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
                 return
-        will = connect.will
-        method = (connect.properties or {}).get(Property.AUTHENTICATION_METHOD)
+        method = connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
         if not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
             # MQTT-3.1.3-8; 3.1 asks for a client id always
             self._turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
-        elif will is not None and will.qos > node.config.max_qos:  # MQTT-3.2.2-12
-            self._turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
-        elif will is not None and will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
-            self._turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
-        elif will is not None and will.retain and not node.config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
-            self._turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
-        elif will is not None and node.config.check_payload_format and not well_formed(will.payload, will.properties):
-            self._turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+        elif connect.will is not None and not self._will(connect, connect.will):
+            pass
         elif method is not None:
             self._authenticate(connect, method, now)
         else:
             self._admit(connect, now)
+
+    def _will(self, connect: Connect, will: Will) -> bool:
+        """Turn away who has a will that could not be published."""
+        config = self.node.config
+        if will.qos > config.max_qos:  # MQTT-3.2.2-12
+            self._turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
+        elif will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
+            self._turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
+        elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
+            self._turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
+        elif config.check_payload_format and not well_formed(will.payload, will.properties):
+            self._turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+        else:
+            return True
+        return False
 
     def _room(self, connect: Connect, now: float) -> bool:
         """Turn away who is to go elsewhere, or is one too many."""
@@ -311,6 +321,7 @@ class Handshake:
             self._give_up(client)
             return
         conn.outbox.append(connack)
+        conn.traffic.other += len(connack)
         session.outbox = conn.outbox
         if len(conn.outbox) == 1:
             node.dirty.append(conn)
@@ -346,34 +357,37 @@ class Handshake:
 
     def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
         node = self.node
-        properties = connect.properties or {}
-        maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE)
+        properties = connect.properties
+        maximum = limits.MAX_PACKET_SIZE
+        aliases = 0
+        if properties:
+            maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
+            aliases = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out)
         changed = session.version != connect.version or session.maximum_packet_size != maximum
         session.version = connect.version
         session.clean = connect.clean_start
         session.username = connect.username
-        permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
-        if permissions is not None or session.permissions is not None:
+        if node.access is not None or session.permissions is not None:
+            permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
             changed = changed or permissions is None or not permissions.same(session.permissions)
             session.permissions = permissions
             node.revoke(session)
         session.will = connect.will
         session.maximum_packet_size = maximum
         session.limited = maximum < limits.MAX_PACKET_SIZE
-        aliases = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out)
         session.aliases = Aliases(aliases) if aliases else None
         session.checked = session.limited or session.aliases is not None
+        most = node.config.max_inflight_messages
         if connect.version == 5:
+            properties = properties or {}
             asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
             session.expire_after(asked)
             if session.expiry not in (NEVER, asked):
                 answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
-            session.receive_maximum = min(
-                properties.get(Property.RECEIVE_MAXIMUM, 65535), node.config.max_inflight_messages
-            )
+            session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
         else:
             session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
-            session.receive_maximum = min(limits.MAX_INFLIGHT, node.config.max_inflight_messages)
+            session.receive_maximum = min(limits.MAX_INFLIGHT, most)
         if changed:
             node.fanout.session_changed(session)
 
@@ -387,6 +401,8 @@ class Handshake:
     def _connack(self, connect: Connect, present: bool, answer: Properties) -> bytes:
         if connect.version == 5:
             self._announce(connect, answer)
+        elif connect.version == 4:
+            return b"\x20\x02\x01\x00" if present else b"\x20\x02\x00\x00"
         return encode_packet(Connack(present and connect.version > 3, 0, answer or None), connect.version)
 
     def _announce(self, connect: Connect, answer: Properties) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from typing import Any, Protocol
 from amqtt.broker import Server
 
 from broker.listening import ListenerOptions
+from broker.poller import AVAILABLE
 from broker.proxy import ProxyHeader
-from broker.sockets import ProxiedServer, UnixSocket, bind_all
-from broker.transport import StreamProtocol
+from broker.sockets import ProxiedServer, StreamServer, UnixSocket, bind_all, resolve
+from broker.transport import Driver, StreamProtocol
 
 BACKLOG = 4096
 """connections that the kernel completes before we accept them; it caps this itself (net.core.somaxconn)."""
@@ -98,20 +98,24 @@ class Listener(Server):  # type: ignore[misc]
         where: tuple[str | None, int] | str,
         context: ssl.SSLContext | None,
         refused: Callable[[str], None],
+        plain: Callable[[], Driver] | None = None,
     ) -> Any:
-        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers.
+        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers;
+        `plain`: the driver whose poller takes connections that need no protocol of their own.
 
         Raises OSError.
         """
         loop = asyncio.get_running_loop()
         if isinstance(where, str):
             self.unix = UnixSocket(where, self.options.socket_mode, BACKLOG)
-        if self.options.proxy_protocol:
+        plainly = plain is not None and context is None and AVAILABLE
+        if self.options.proxy_protocol or plainly:
             if self.unix is not None:
                 sockets = [self.unix.sock]
             else:
-                found = await loop.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-                sockets = bind_all(found, BACKLOG)
+                sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
+            if plain is not None and not self.options.proxy_protocol:
+                return StreamServer(sockets, plain, self, self.listener_name)
             return ProxiedServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, refused=refused)
         options: dict[str, Any] = {"backlog": BACKLOG}
         if context is not None:

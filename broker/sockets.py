@@ -1,20 +1,26 @@
-"""Listening sockets that asyncio does not open for us: Unix sockets, and those behind a load balancer (PROXY headers)."""
+"""Sockets that asyncio does not open for us: listening ones (plain, Unix, behind a load balancer: PROXY), and those we dial."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 import ssl
 import stat
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker import limits
+from broker.poller import Stream
 from broker.proxy import ProxyError, ProxyHeader, parse, wanted
 from broker.transport import socket_name
+
+if TYPE_CHECKING:
+    from broker.transport import Driver
 
 ACCEPT_AT_ONCE = 100
 """connections taken in one turn of the loop; the others' bytes have to be read, too."""
@@ -23,6 +29,14 @@ ACCEPT_PAUSE = 1.0
 """s; until we try again when the system has no more file descriptors for us. Those who wait, wait in the kernel."""
 
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+SAID_AGAIN = 60.0
+"""s; between two lines about that."""
+
+NOT_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL)
+"""What the system says to IPv6 when it is switched off; "localhost" and "*" have addresses of both kinds all the same."""
+
+log = logging.getLogger("mqttree")
 
 
 class UnixSocket:
@@ -77,14 +91,41 @@ def remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "address in use")
 
 
-def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
-    """Listen on each address (as `getaddrinfo` gives them), as `asyncio` does: IPv6 sockets for IPv6 only. Raises OSError."""
-    found: list[socket.socket] = []
+async def resolve(host: str | None, port: int, *, passive: bool = False) -> list[Any]:
+    """Return what `getaddrinfo` says of a TCP port; `passive`: to listen on.
+
+    Addresses are read here: uvloop's own `getaddrinfo` forgets the interface in fe80::1%eth0.
+
+    Raises OSError, ValueError (UnicodeError: no name can be like this) and OverflowError (no port).
+    """
+    if not 0 <= port <= 65535:
+        raise OverflowError("port must be 0-65535")  # of larger ones getaddrinfo takes the remainder
+    flags = socket.AI_PASSIVE if passive else 0
     try:
-        for family, _kind, _protocol, _name, address in addresses:
-            sock = socket.create_server(address[:2], family=family, backlog=backlog)
-            sock.setblocking(False)
-            found.append(sock)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+
+
+def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
+    """Listen on each address (as `resolve` gives them), as `asyncio` does: IPv6 sockets for IPv6 only; what this system does
+    not have is left out, if it is not all. Raises OSError."""
+    found: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, _kind, _protocol, _name, address in dict.fromkeys(addresses):
+            try:
+                sock = socket.create_server(address, family=family, backlog=backlog)
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+                missing = missing or error
+            else:
+                sock.setblocking(False)
+                found.append(sock)
+        if missing is not None and not found:
+            raise missing
     except BaseException:
         for sock in found:
             sock.close()
@@ -92,13 +133,155 @@ def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
     return found
 
 
+async def dial(host: str, port: int) -> tuple[socket.socket, str]:
+    """Connect to the first address of a TCP port that takes us; return the socket, which does not block, and HOST:PORT.
+
+    Raises OSError (what all addresses said, if they did not say the same), ValueError and OverflowError as `resolve`.
+    """
+    errors: list[OSError] = []
+    for family, kind, protocol, _name, address in await resolve(host, port):
+        try:
+            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+        except OSError as error:
+            errors.append(error)
+            continue
+        try:
+            await _connect(sock, address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            sock.close()
+            errors.append(error)
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock, socket_name(address)
+    if len({str(error) for error in errors}) == 1:
+        raise errors[0]
+    raise OSError("; ".join(error.strerror or str(error) for error in errors) or "no address")
+
+
+async def _connect(sock: socket.socket, address: Any) -> None:
+    try:
+        sock.connect(address)
+        return
+    except (BlockingIOError, InterruptedError):
+        pass
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.add_writer(sock, _set, done)
+    try:
+        await done
+    finally:
+        loop.remove_writer(sock)
+    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+class Places(Protocol):
+    """The places of a listener (`broker.amqtt_listener.Listener`)."""
+
+    def enter(self, protocol: Stream) -> bool | None:
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+
+    def leave(self, protocol: Stream) -> None:
+        """Give a place back, or stop waiting for one."""
+
+
+class Acceptor:
+    """Stands where a listener's asyncio.Server stands: accepts, as many as wait in one turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
+        """`sockets` listen already, and do not block."""
+        self.loop = loop
+        self.sockets = tuple(sockets)
+        self._said = -SAID_AGAIN
+        for each in self.sockets:
+            loop.add_reader(each, self._accept, each)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for each in self.sockets:
+            if each.fileno() >= 0:
+                self.loop.remove_reader(each)
+                each.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for connections that were beginning."""
+
+    def accepted(self, number: int, address: object) -> None:
+        """Take a connection: the number of its file, which does not block."""
+        raise NotImplementedError
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                number, address = listening._accept()  # type: ignore[attr-defined]  # accept() makes an object that nobody needs
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    self._pause(listening, error)
+                    break
+                continue  # that connection was gone before it was here
+            os.set_blocking(number, False)
+            self.accepted(number, address)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        self.loop.remove_reader(listening)
+        self.loop.call_later(ACCEPT_PAUSE, self._again, listening)
+        now = time.monotonic()
+        if now - self._said >= SAID_AGAIN:
+            self._said = now
+            log.warning("connections wait at %s: %s", socket_name(listening.getsockname()), error.strerror)
+
+    def _again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self.loop.add_reader(listening, self._accept, listening)
+
+
+class StreamServer(Acceptor):
+    """Plain TCP or a Unix socket: connections go to the driver's poller."""
+
+    def __init__(self, sockets: list[socket.socket], driver: Callable[[], Driver], places: Places, name: str) -> None:
+        """`driver` is asked at each turn: it is made anew at a restart. `name`: the listener's."""
+        for each in sockets:
+            if each.family != socket.AF_UNIX:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+        super().__init__(driver().loop, sockets)
+        self._driver = driver
+        self._places = places
+        self._name = name
+
+    def _accept(self, listening: socket.socket) -> None:
+        super()._accept(listening)
+        self._driver().run()
+
+    def accepted(self, number: int, address: object) -> None:
+        """Begin, wait for a place or close."""
+        places = self._places
+        poller = self._driver().poller
+        stream = Stream(poller, number, socket_name(address), self._name, places.leave)
+        admitted = places.enter(stream)
+        if admitted:
+            poller.admit(stream)
+        elif admitted is None:
+            stream.park()
+        else:
+            os.close(number)
+
+
 Make = Callable[[ProxyHeader], asyncio.Protocol]
 """Makes the protocol of a connection whose header has come."""
 
 
-class ProxiedServer:
-    """Stands where a listener's asyncio.Server stands: takes the PROXY header from each connection before anything else is
-    done with it, TLS included."""
+class ProxiedServer(Acceptor):
+    """Takes the PROXY header from each connection before anything else is done with it, TLS included."""
 
     def __init__(
         self,
@@ -110,23 +293,17 @@ class ProxiedServer:
         tls_timeout: float,
         refused: Callable[[str], None],
     ) -> None:
-        """`sockets` listen already, and do not block. `refused`: called with a line about each bad or missing header."""
-        self.loop = loop
-        self.sockets = tuple(sockets)
+        """`refused`: called with a line about each bad or missing header."""
         self.refused = refused
         self.heads: set[_Head] = set()
         self._make = make
         self._tls: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
         self._tasks: set[asyncio.Task[None]] = set()
-        for each in self.sockets:
-            loop.add_reader(each, self._accept, each)
+        super().__init__(loop, sockets)
 
     def close(self) -> None:
         """Accept no more, and close whose header has not come."""
-        for each in self.sockets:
-            if each.fileno() >= 0:
-                self.loop.remove_reader(each)
-                each.close()
+        super().close()
         for head in list(self.heads):
             head.end()
         for task in self._tasks:
@@ -136,24 +313,9 @@ class ProxiedServer:
         """Wait for connections that were beginning."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPT_AT_ONCE):
-            try:
-                accepted, _address = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in OUT_OF_FILES:
-                    self.loop.remove_reader(listening)
-                    self.loop.call_later(ACCEPT_PAUSE, self._again, listening)
-                    return
-                continue  # that connection was gone before it was here
-            accepted.setblocking(False)
-            _Head(self, accepted)
-
-    def _again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self.loop.add_reader(listening, self._accept, listening)
+    def accepted(self, number: int, address: object) -> None:
+        """Read its header."""
+        _Head(self, socket.socket(fileno=number))
 
     def begin(self, accepted: socket.socket, header: ProxyHeader) -> None:
         """Go on with a connection as if it had just been accepted."""

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker import limits
 from broker.connection import Connection
+from broker.poller import HIGH_WATER, Poller
 from broker.proxy import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
     from broker.effects import Dial
     from broker.node import Node
 
-HIGH_WATER = 256 * 1024
-"""bytes that the kernel refused and the transport holds, before the node keeps the rest: small, so that control packets
-of a link overtake most of what waits."""
 
 
 class Driver:
@@ -32,7 +30,15 @@ class Driver:
         self.flushing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._stopped = False
+        self.stopped = False
+        self._poller: Poller | None = None
+
+    @property
+    def poller(self) -> Poller:
+        """What reads and writes plain connections."""
+        if self._poller is None:
+            self._poller = Poller(self)
+        return self._poller
 
     def wake(self) -> None:
         """Flush at the end of this turn of the loop, however many connections were read in it.
@@ -55,7 +61,7 @@ class Driver:
             if node.dirty:
                 node.flush()
         due = node.next_deadline()
-        if due is not None and (self._timer is None or due < self._timer_at) and not self._stopped:
+        if due is not None and (self._timer is None or due < self._timer_at) and not self.stopped:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due
@@ -68,10 +74,13 @@ class Driver:
 
     def stop(self) -> None:
         """Tick no more."""
-        self._stopped = True
+        self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
 
 
 class StreamProtocol(asyncio.Protocol):

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from websockets.exceptions import InvalidState
 from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, CloseCode, Frame
 from websockets.http11 import Request
-from websockets.protocol import OPEN
+from websockets.protocol import CONNECTING, OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from broker import limits
+from broker.poller import HIGH_WATER
 from broker.proxy import ProxyHeader
-from broker.transport import HIGH_WATER, Driver, describe
+from broker.transport import Driver, describe
 
 if TYPE_CHECKING:
     from broker.amqtt_listener import Listener
@@ -30,14 +32,14 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 """MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""
 
 HANDSHAKE_TIMEOUT = 10.0
-"""s; from accept to the end of the upgrade. MQTT's own limit begins behind it."""
+"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins behind it."""
 
 FIRST_MESSAGE_SIZE = 1024 * 1024
 """bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a client in a hurry put behind
 it. Only who was let in may make us hold more."""
 
 CLOSE_TIMEOUT = 1.0
-"""s; for the peer's close frame after ours."""
+"""s; for the peer's close frame after ours [websocket_close_timeout]."""
 
 _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
@@ -47,9 +49,26 @@ WAITING_POLL = 0.005
 
 
 class WebSocketProtocol(asyncio.Protocol):
-    """One accepted WebSocket connection. Also the node's `Transport` for it."""
+    """One accepted WebSocket connection. Also the node's `Transport` for it.
 
-    __slots__ = ("_buffer", "_entered", "_frames", "_proxied", "_server", "_timer", "conn", "driver", "listener", "transport")
+    Any path and any Origin will do: a page can do here what its user's name and password in CONNECT allow, and nothing else.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_closing",
+        "_entered",
+        "_frames",
+        "_full",
+        "_pong",
+        "_proxied",
+        "_server",
+        "_timer",
+        "conn",
+        "driver",
+        "listener",
+        "transport",
+    )
 
     def __init__(self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
         self.driver = driver
@@ -62,6 +81,9 @@ class WebSocketProtocol(asyncio.Protocol):
         self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet)
         self._timer: asyncio.TimerHandle | None = None
         self._buffer: list[bytes] = []
+        self._closing = False  # our close frame, or the end of the stream, is on its way
+        self._full = False
+        self._pong = b""
 
     # ---------------------------------------------------------------- asyncio
 
@@ -69,16 +91,31 @@ class WebSocketProtocol(asyncio.Protocol):
         """Wait for the upgrade request."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(HIGH_WATER)
-        self._later(HANDSHAKE_TIMEOUT)
+        self._later(HANDSHAKE_TIMEOUT, self._no_upgrade)
 
     def data_received(self, data: bytes) -> None:
         """Unwrap; what is in binary frames is for the node."""
+        driver = self.driver
+        began = driver.time()
         self._frames.receive_data(data)
-        self._events()
+        self._events(began)
+        if driver.time() - began > limits.TURN_TIME:
+            self.pause_reading()
+            driver.loop.call_soon(self._go_on)
 
-    def _events(self) -> None:
+    def _go_on(self) -> None:
+        """Read on in the next turn of the loop, as `StreamProtocol` does."""
+        if self.conn is None or self._closing or not (self.conn.held or self.conn.closed):
+            self.resume_reading()
+
+    def _events(self, now: float) -> None:
         frames = self._frames
-        for event in frames.events_received():
+        events = frames.events_received()
+        if not events and self.conn is not None and not self._closing:
+            self.conn.last_heard = now  # part of a frame: a long one may take longer than a keep-alive
+        for event in events:
+            if self._closing:  # what came behind the reason for it
+                break
             if isinstance(event, Request):
                 frames.send_response(frames.accept(event))
                 if frames.state is OPEN:
@@ -87,10 +124,13 @@ class WebSocketProtocol(asyncio.Protocol):
                 if event.opcode in (OP_BINARY, OP_CONT):
                     self._payload(bytes(event.data))
                 elif event.opcode == OP_TEXT:  # MQTT-6.0.0-1
-                    frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
-        self._send()
-        if frames.close_expected():
-            self._later(CLOSE_TIMEOUT)
+                    self.driver.node.counters.websocket_errors += 1
+                    self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+        if self._full and frames.state is OPEN:
+            # Nothing but pongs. Who pings and does not read is sent the last one, when he does (RFC 6455, 5.5.3).
+            self._pong = (frames.data_to_send() or [self._pong])[-1]
+        else:
+            self._send()
 
     def _enter(self) -> None:
         self._entered = self._server.enter(self)
@@ -99,11 +139,14 @@ class WebSocketProtocol(asyncio.Protocol):
         elif self._entered is None:
             self._cancel()
         else:
-            self._frames.send_close(CloseCode.TRY_AGAIN_LATER)
+            self.driver.node.counters.websocket_refused += 1
+            self._finish(CloseCode.TRY_AGAIN_LATER)
 
     def admitted(self) -> None:
         """Begin after having waited for a place."""
         self._entered = True
+        if self._closing:
+            return
         self._begin()
         kept, self._buffer = self._buffer, []
         for data in kept:
@@ -121,7 +164,8 @@ class WebSocketProtocol(asyncio.Protocol):
         if self.conn is not None:
             if data:
                 self.conn.receive(data, self.driver.time())
-                self.driver.wake()
+                if not self.driver.flushing or self.driver.node.paused:
+                    self.driver.wake()
                 if self._frames.max_size == FIRST_MESSAGE_SIZE and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE:
                     self._frames.max_size = limits.MAX_PACKET_SIZE
         else:
@@ -133,6 +177,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Half-closed is closed."""
         self._frames.receive_eof()
         self._send()
+        self._hang_up()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,17 +187,23 @@ class WebSocketProtocol(asyncio.Protocol):
             reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
             self.driver.node.connection_lost(self.conn, reason, self.driver.time())
             self.driver.wake()
+            self.conn = None  # see `Node.connection_lost`
         if self._entered is not False:
             self._entered = False
             self._server.leave(self)
 
     def pause_writing(self) -> None:
         """Tell the node that enough is under way."""
+        self._full = True
         if self.conn is not None:
             self.conn.pause()
 
     def resume_writing(self) -> None:
         """Tell the node that there is room again."""
+        self._full = False
+        if self._pong and not self._closing:
+            self.transport.write(self._pong)
+        self._pong = b""
         if self.conn is not None:
             self.conn.writable(self.driver.time())
             self.driver.wake()
@@ -162,17 +213,51 @@ class WebSocketProtocol(asyncio.Protocol):
             if data:
                 self.transport.write(data)
             else:
-                self.transport.close()
+                self._end()
 
-    def _later(self, delay: float) -> None:
+    def _end(self) -> None:
+        """End our side of the stream: after both close frames, or because of what the peer sent."""
+        frames = self._frames
+        if frames.state is CONNECTING:
+            self.driver.node.counters.websocket_refused += 1
+        elif frames.parser_exc is not None and not isinstance(frames.parser_exc, EOFError):
+            # Bytes that nobody read would be answered by a reset, which takes our close frame, the reason, away.
+            self.driver.node.counters.websocket_errors += 1
+            self._closing = True
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.resume_reading()
+            self._later(limits.LINGER, self._hang_up)
+            return
+        self._hang_up()
+
+    def _finish(self, code: CloseCode, reason: str = "") -> None:
+        """Say that we close and wait for the peer's close frame, for a while; what comes before that is not looked at."""
+        if not self._closing:
+            self._closing = True
+            with contextlib.suppress(InvalidState):  # the peer has begun to close, or has not begun at all
+                self._frames.send_close(code, reason)
+            self.resume_reading()
+            self._later(CLOSE_TIMEOUT, self._unanswered)
+            self._send()
+
+    def _unanswered(self) -> None:
+        self.driver.node.counters.websocket_close_timeout += 1
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close the stream, and cut off who does not take what was sent."""
+        self._closing = True
+        self.transport.close()
+        self._later(limits.CLOSE_TIME, self.transport.abort)
+
+    def _no_upgrade(self) -> None:
+        self.driver.node.counters.websocket_refused += 1
+        self.transport.abort()
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
         self._cancel()
-        self._timer = self.driver.loop.call_later(delay, self._timed_out)
-
-    def _timed_out(self) -> None:
-        if self.conn is None:
-            self.transport.abort()
-        else:
-            self.transport.close()
+        self._timer = self.driver.loop.call_later(delay, call)
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -189,10 +274,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything written has gone out."""
-        with contextlib.suppress(InvalidState):
-            self._frames.send_close(CloseCode.NORMAL_CLOSURE)
-            self._send()
-        self._later(CLOSE_TIMEOUT)
+        self._finish(CloseCode.NORMAL_CLOSURE)
 
     def abort(self) -> None:
         """Close at once."""

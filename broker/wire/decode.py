@@ -39,6 +39,7 @@ _A = TypeVar("_A", Puback, Pubrec, Pubrel, Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]
 
 _PROTOCOLS = {("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)}
+_BEGINNINGS = {b"\0\x04MQTT\x04": ("MQTT", V311), b"\0\x04MQTT\x05": ("MQTT", V5)}
 _RETURN_CODES = frozenset(range(6))  # CONNACK before MQTT 5 (3.1.1, table 3.1)
 _GRANTS = frozenset((0, 1, 2, 0x80))  # SUBACK before MQTT 5 (MQTT-3.9.3-2 of 3.1.1)
 
@@ -72,18 +73,24 @@ def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
     Whether the client identifier is acceptable is the broker's business.
     """
     _no_flags(first)
-    name, pos = read_string(body, 0)
-    if pos >= len(body):
-        raise MalformedPacket("CONNECT is truncated before the protocol version")
-    level = body[pos]
-    version = level & ~BRIDGE_BIT
-    if (name, version) not in _PROTOCOLS:
-        raise UnsupportedVersion(f"protocol {shorten(name)} version {version} is not supported")
-    if pos + 4 > len(body):
-        raise MalformedPacket("CONNECT is truncated in its variable header")
+    known = _BEGINNINGS.get(body[:7])
+    if known is not None and len(body) >= 10:
+        name, version = known
+        level, pos = version, 6
+    else:
+        name, pos = read_string(body, 0)
+        if pos >= len(body):
+            raise MalformedPacket("CONNECT is truncated before the protocol version")
+        level = body[pos]
+        version = level & ~BRIDGE_BIT
+        if (name, version) not in _PROTOCOLS:
+            raise UnsupportedVersion(f"protocol {shorten(name)} version {version} is not supported")
+        if pos + 4 > len(body):
+            raise MalformedPacket("CONNECT is truncated in its variable header")
     flags = body[pos + 1]
     keep_alive = body[pos + 2] << 8 | body[pos + 3]
-    _check_connect_flags(flags, version)
+    if flags & ~0x82:  # more than Clean Start and a user name
+        _check_connect_flags(flags, version)
     pos += 4
     properties: Properties | None = None
     if version == V5:
@@ -100,9 +107,8 @@ def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
         password, pos = read_binary(body, pos)
     _at_end(body, pos)
     return Connect(
-        name, version, bool(flags & 0x02), keep_alive, client_id, username, password, will, properties,
-        bridge=level >= BRIDGE_BIT,
-    )  # fmt: skip
+        name, version, flags & 0x02 != 0, keep_alive, client_id, username, password, will, properties, level >= BRIDGE_BIT
+    )
 
 
 def decode_connack(first: int, body: bytes, version: int) -> Connack:

@@ -1,0 +1,403 @@
+"""Plain TCP and Unix connections of one node, read and written without a transport in between (design section 5).
+
+One epoll object holds all of them and is itself watched by the event loop. Each time that the loop finds it readable, every
+connection with bytes is read once, then every connection with an outbox is written once: two system calls for a message, and no
+object of the loop per connection. TLS and WebSocket go through the loop's own transports (broker/transport.py).
+
+    parked (no place yet) -> open -> closing (what is written goes out)
+                                  or lingering (closed for writing, what comes is thrown away) -> gone
+
+What the node may rely on is what asyncio's transports promise: docs/decisions/0012 lists it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.connection import Connection
+
+if TYPE_CHECKING:
+    from broker.effects import Dial
+    from broker.transport import Driver
+
+READ_SIZE = 256 * 1024
+"""bytes read of one connection in one turn: the others wait meanwhile."""
+
+HIGH_WATER = 256 * 1024
+"""bytes that the kernel refused and a stream holds, before the node keeps the rest: small, so that control packets of a link
+overtake most of what waits."""
+
+EVENTS = 1024
+"""connections handled in one turn of the loop, so that its other work gets its turn."""
+
+PIECES = 1024
+"""pieces written by one system call (IOV_MAX)."""
+
+AVAILABLE = hasattr(select, "epoll")
+"""Linux. Elsewhere the event loop's transports carry all connections."""
+
+if AVAILABLE:
+    IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
+    BROKEN = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
+else:  # pragma: no cover
+    IN, OUT, LEFT, BROKEN = 1, 4, 0x2000, 0x2018
+
+PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
+
+
+class Poller:
+    """The connections of one driver."""
+
+    __slots__ = ("_epoll", "_into", "_view", "driver", "streams")
+
+    def __init__(self, driver: Driver) -> None:
+        buffer = bytearray(READ_SIZE)
+        self.driver = driver
+        self.streams: dict[int, Stream] = {}
+        self._into = (buffer,)
+        self._view = memoryview(buffer)
+        self._epoll = select.epoll()
+        driver.loop.add_reader(self._epoll.fileno(), self.run)
+
+    def close(self) -> None:
+        """Close what is still open."""
+        for stream in list(self.streams.values()):
+            stream.abort()
+        self.driver.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def run(self) -> None:
+        """Read who has sent something, write who has room again, then flush."""
+        driver = self.driver
+        node = driver.node
+        clock = driver.time
+        streams = self.streams
+        driver.flushing = True  # at the end of this
+        flushed = now = clock()
+        try:
+            for number, event in self._epoll.poll(0, EVENTS):
+                stream = streams.get(number)
+                if stream is None:  # closed since the poll, by what was read of another one
+                    continue
+                try:
+                    if event & OUT:
+                        stream.writable(now)
+                    if event != OUT:
+                        self._read(stream, event, now)
+                except Exception as error:
+                    self._fault(stream, error)
+                now = clock()
+                if node.paused or now - flushed > limits.TURN_TIME:
+                    # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
+                    node.flush()
+                    flushed = now
+        finally:
+            driver.run()
+
+    def _read(self, stream: Stream, event: int, now: float) -> None:
+        if not stream.reading:
+            # Held or closing, perhaps only since the poll: then what the peer has sent stays where it is.
+            if event & BROKEN and stream.mask:
+                stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
+            return
+        try:
+            size = os.readv(stream.number, self._into)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            stream.lost(error.strerror or str(error))
+            return
+        if not size:
+            stream.ended()
+        elif stream.state == OPEN:
+            stream.conn.receive(self._view[:size].tobytes(), now)
+
+    def _fault(self, stream: Stream, error: Exception) -> None:
+        """A fault of ours costs one connection, as with the loop's own transports."""
+        self.driver.loop.call_exception_handler({"message": f"on the connection of {stream.peer}", "exception": error})
+        stream.abort()
+
+    def watch(self, number: int, old: int, new: int) -> None:
+        """Change for what (IN, OUT, LEFT) a file is watched. One watched for nothing would still wake us when it is reset.
+
+        Raises OSError: the system watches no more files for us (fs.epoll.max_user_watches).
+        """
+        if not old:
+            self._epoll.register(number, new)
+        elif not new:
+            self._epoll.unregister(number)
+        else:
+            self._epoll.modify(number, new)
+
+    def admit(self, stream: Stream) -> None:
+        """Begin with a connection, and with what it has sent already. The caller sees to it that the driver runs."""
+        node = self.driver.node
+        now = self.driver.time()
+        try:
+            stream.begin(now)
+            self._read(stream, IN, now)
+            stream.watched()
+        except Exception as error:
+            self._fault(stream, error)
+        if node.paused:
+            node.flush()  # as in `run`
+
+    def admit_parked(self, stream: Stream) -> None:
+        """Begin with a connection that had to wait. It is read in the loop's next turn: one that ends at once gives its place
+        to the next, and with thousands of them that would go deep."""
+        try:
+            stream.begin(self.driver.time())
+            stream.watched()
+        except Exception as error:
+            self._fault(stream, error)
+
+
+class Stream:
+    """One connection; the node's `Transport` for it."""
+
+    __slots__ = (
+        "_leave",
+        "_out",
+        "_out_size",
+        "_timer",
+        "conn",
+        "dial",
+        "listener",
+        "mask",
+        "number",
+        "peer",
+        "poller",
+        "reading",
+        "state",
+    )
+
+    conn: Connection
+
+    def __init__(
+        self,
+        poller: Poller,
+        number: int,
+        peer: str,
+        listener: str,
+        leave: Callable[[Stream], None] | None = None,
+        dial: Dial | None = None,
+    ) -> None:
+        """`number`: of the file, which does not block; `leave` is called once when it is closed; `dial`: why we called."""
+        self.poller = poller
+        self.number = number
+        self.peer = peer
+        self.listener = listener
+        self.dial = dial
+        self.reading = True
+        self.state = OPEN
+        self.mask = 0
+        self._leave = leave
+        self._out: list[bytes | memoryview] = []
+        self._out_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, now: float) -> None:
+        """Tell the node; `now`: s."""
+        self.poller.streams[self.number] = self
+        kind = "in" if self.dial is None else "out"
+        node = self.poller.driver.node
+        self.conn = node.connection_made(kind, self.peer, self.listener, self, now, self.dial)
+
+    def park(self) -> None:
+        """Wait for a place. Nothing is read; a peer that goes makes room for others who wait."""
+        self.state = PARKED
+        self.reading = False
+        self.poller.streams[self.number] = self
+        self._watch(LEFT)
+
+    def admitted(self) -> None:
+        """Begin after all: there is a place."""
+        if self.state == PARKED:  # else it is given back when that has been told
+            self.state = OPEN
+            self.reading = True
+            self.poller.admit_parked(self)
+
+    def watched(self) -> None:
+        """Be woken for what is wanted now, and for nothing else."""
+        mask = (IN if self.reading else 0) | (OUT if self._out else 0)
+        if mask != self.mask:
+            self._watch(mask)
+
+    def _watch(self, mask: int) -> None:
+        try:
+            self.poller.watch(self.number, self.mask, mask)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+        else:
+            self.mask = mask
+
+    # ---------------------------------------------------------------- out
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; may call `Connection.pause` before it returns. What comes after `close` goes nowhere."""
+        if self.state != OPEN:
+            return
+        if self._out:
+            self._out.append(data)
+            self._out_size += len(data)
+        else:
+            try:
+                sent = os.write(self.number, data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._end(error.strerror or str(error))
+                return
+            if sent == len(data):
+                return
+            self._out.append(memoryview(data)[sent:])
+            self._out_size = len(data) - sent
+            self.watched()
+        if self._out_size > HIGH_WATER:
+            self.conn.pause()
+
+    def writable(self, now: float) -> None:
+        """Send what has waited."""
+        while self._out:
+            try:
+                sent = os.writev(self.number, self._out[:PIECES])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.lost(error.strerror or str(error))
+                return
+            if self._sent(sent):
+                break
+        if self.state == OPEN and self.conn.paused and self._out_size <= HIGH_WATER // 4:
+            self.conn.writable(now)
+        if self._out or self.state == OPEN:
+            self.watched()
+        elif self.state == CLOSING:
+            self._end("closed" if self.conn.closing else "closed by peer")
+        elif self.state == LINGERING:
+            self._shut()
+
+    def _sent(self, size: int) -> bool:
+        """Forget the first bytes of what waits; returns whether they end within a piece: there is no room for more."""
+        out = self._out
+        self._out_size -= size
+        whole = 0
+        for piece in out:
+            if size < len(piece):
+                break
+            size -= len(piece)
+            whole += 1
+        del out[:whole]
+        if size:
+            out[0] = memoryview(out[0])[size:]
+        return size > 0
+
+    # ---------------------------------------------------------------- end
+
+    def close(self) -> None:
+        """Close once everything written has gone out. After an error (`Connection.linger`): say that nothing more comes, and
+        read on for a while what the peer still sends, so that it gets to read why."""
+        if self.state != OPEN:
+            return
+        if self.conn.linger:
+            self.state = LINGERING
+            self.reading = True
+            if not self._out:
+                self._shut()
+            else:
+                self.watched()
+        elif self._out:
+            self.state = CLOSING
+            self.reading = False
+            self.watched()
+        else:
+            self._end("closed")
+
+    def ended(self) -> None:
+        """The peer sends no more, which is closed; what was written still goes out, if it takes that."""
+        if self._out:
+            self.state = CLOSING
+            self.reading = False
+            self._later(limits.CLOSE_TIME)
+            self.watched()
+        else:
+            self.lost("closed by peer")
+
+    def _shut(self) -> None:
+        """Send the end of the stream; the peer has LINGER to end its own."""
+        self._later(limits.LINGER)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)  # whatever it is: it is not asked for that
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+        else:
+            self.watched()
+        finally:
+            sock.detach()
+
+    def _later(self, delay: float) -> None:
+        """Close at the latest in `delay` s."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.poller.driver.loop.call_later(delay, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._end("closed")
+
+    def _end(self, reason: str) -> None:
+        """Close, and tell the node later: it may be in the middle of something."""
+        if self.state != GONE:
+            self._free()
+            self.poller.driver.loop.call_soon(self._tell, reason)
+
+    def lost(self, reason: str) -> None:
+        """Close, and tell the node."""
+        if self.state != GONE:
+            self._free()
+            self._tell(reason)
+
+    def _free(self) -> None:
+        self.state = GONE
+        self.reading = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self.poller.streams.pop(self.number, None)
+        self._out.clear()
+        self._out_size = 0
+        if self.mask:  # closing alone ends that only while no forked process has the file, too
+            self.poller.watch(self.number, self.mask, 0)
+            self.mask = 0
+        os.close(self.number)
+
+    def _tell(self, reason: str) -> None:
+        driver = self.poller.driver
+        conn: Connection | None = getattr(self, "conn", None)
+        if conn is not None:  # else it had no place yet
+            del self.conn  # see `Node.connection_lost`
+            driver.node.connection_lost(conn, reason, driver.time())
+        if self._leave is not None:
+            self._leave(self)
+        driver.wake()
+
+    # ---------------------------------------------------------------- reading
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+        if self.reading and self.state == OPEN:
+            self.reading = False
+            if self.mask:
+                self.watched()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self.reading and self.state == OPEN:
+            self.reading = True
+            self.watched()
