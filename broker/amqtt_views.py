@@ -13,9 +13,9 @@ from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.session import IncomingApplicationMessage
 from amqtt.session import Session as Account
 
+from broker.admission import split_peer
 from broker.client import Client
 from broker.connection import Connection
-from broker.federation import split_peer
 from broker.message import Message
 from broker.session import NEVER, Session
 from broker.wire.constants import ReasonCode

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
 from broker.authentication import Authentication, authenticate_again
-from broker.availability import UNLIMITED, Window, check_publish
+from broker.availability import UNLIMITED, Window
 from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.fanout import topic_of
 from broker.message import PACKET_IDS, Message
-from broker.reasons import explain, well_formed
+from broker.publishing import publish, refuse, take
+from broker.reasons import explain
 from broker.session import Session
 from broker.subscribing import grant, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
@@ -33,27 +33,25 @@ from broker.wire.packets import (
     Subscribe,
     Unsubscribe,
 )
-from broker.wire.properties import Properties, Property, encode_properties, forwardable_cached
+from broker.wire.properties import Properties, Property, forwardable_cached
 from broker.wire.strings import shorten
-from broker.wire.varint import read_length
+from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.access import Permissions, Rule
+    from broker.access import Rule
     from broker.fanout import Route
     from broker.node import Node
 
 PINGRESP = b"\xd0\x00"
-NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
 
 
 class Client:
     """What speaks on a connection once its CONNECT was accepted; see `broker.accept` for everything before."""
 
     __slots__ = (
-        "_aliases",
         "_explains",
         "_told",
-        "_window",
+        "aliases",
         "authentication",
         "conn",
         "connect",
@@ -64,6 +62,7 @@ class Client:
         "session",
         "timer",
         "version",
+        "window",
     )
 
     def __init__(self, node: Node, conn: Connection, session: Session, connect: Connect) -> None:
@@ -77,14 +76,14 @@ class Client:
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
-        self._aliases: dict[int, bytes] = {}
+        self.aliases: dict[int, bytes] = {}
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)
         self._explains = self.version == 5 and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
         config = node.config
-        self._window: Window | None = None  # the Receive Maximum towards us, when there is one
+        self.window: Window | None = None  # the Receive Maximum towards us, when there is one
         self.fast_qos = config.max_qos  # QoS 0 to this take the fast path
         if config.receive_maximum < UNLIMITED and self.version == 5:
-            self._window = Window(config.receive_maximum, session.incoming)
+            self.window = Window(config.receive_maximum, session.incoming)
             self.fast_qos = 0
         self._told = False  # the log says that a rule refused something
 
@@ -181,9 +180,12 @@ class Client:
                     if after > position:
                         position = after
                         continue
+                    if after < 0:
+                        position = -after
+                        break
                 self._packet(first, data[body:end])
                 position = end
-                if conn.closing or conn.closed or conn.waiting:
+                if conn.closing or conn.closed or conn.waiting or conn.held:
                     break
         except WireError as error:
             if raw is not None:
@@ -233,7 +235,10 @@ class Client:
 
     def _packet(self, first: int, body: bytes) -> None:
         kind = first >> 4
-        self.node.counters.packets_single += 1
+        counters = self.node.counters
+        counters.packets_single += 1
+        if kind != 3:
+            counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
         if kind == PacketType.CONNECT:
@@ -241,7 +246,7 @@ class Client:
         packet = decode_packet(first, body, self.version)
         match packet:
             case Publish():
-                self._publish(packet)
+                publish(self, packet)
             case Puback():
                 self._expect(packet, self.session.acknowledged(packet.packet_id))
             case Pubrec():
@@ -271,87 +276,6 @@ class Client:
         self.node.counters.answers_single += 1
         self.conn.send(data)
 
-    def _publish(self, packet: Publish) -> None:
-        properties = packet.properties
-        topic = packet.topic.encode()
-        expires_at: float | None = None
-        encoded = b""
-        if properties:
-            topic = self._aliased(topic, properties.get(Property.TOPIC_ALIAS))
-            if Property.SUBSCRIPTION_IDENTIFIER in properties:
-                raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")
-            expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
-            if expiry is not None:
-                expires_at = self.node.now + expiry
-            rest = {k: v for k, v in properties.items() if k not in NOT_FORWARDED}
-            if rest:
-                whole = encode_properties(rest)
-                encoded = whole[1:] if whole[0] < 128 else whole[read_length(whole, 0)[1] :]
-        config = self.node.config
-        check_publish(packet, self.version, config)
-        session = self.session
-        packet_id = packet.packet_id or 0
-        if packet.qos and self._window is not None:
-            self._window.check(session.incoming, packet_id)
-            # QoS 1 need not be looked at while QoS 2 cannot have filled the window
-            self.fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < self._window.maximum else 0
-        if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
-            self.send(b"\x50\x02" + PACKET_IDS[packet_id])
-            return
-        message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
-        if properties and config.check_payload_format and not well_formed(packet.payload, properties):
-            why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
-            if not packet.qos:
-                raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
-            self._refuse(message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
-            return
-        self._accept(message, packet_id)
-
-    def _aliased(self, topic: bytes, alias: int | None) -> bytes:
-        if alias is None:
-            return topic
-        if alias == 0 or alias > self.node.config.topic_alias_maximum:
-            raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
-        if topic:
-            self._aliases[alias] = topic
-            return topic
-        known = self._aliases.get(alias)
-        if known is None:
-            raise ProtocolViolation("unknown Topic Alias", ReasonCode.PROTOCOL_ERROR)
-        return known
-
-    def _accept(self, message: Message, packet_id: int) -> None:
-        node = self.node
-        if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
-            raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
-        route = node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
-        if node.hooks.events:
-            node.event("broker_message_received", client=self, message=message, packet_id=packet_id)
-        if message.topic[:1] == b"$":
-            self._refuse(message, packet_id, why="topics that begin with $ are the broker's own")  # MQTT-4.7.2
-        elif (
-            (permissions := self.session.permissions) is not None
-            and message.topic not in self.routes
-            and not self._permitted(permissions, message.topic, route)
-        ):
-            self._refuse(message, packet_id)
-        elif node.hooks.topics:
-            self.conn.waiting = True
-            node.effects.append(AuthorizePublish(self, message, packet_id))
-        else:
-            self._take(message, packet_id)
-
-    def _permitted(self, permissions: Permissions, topic: bytes, route: Route) -> bool:
-        """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
-        rule = permissions.publish_rule(topic.decode())
-        if rule is not None and rule.allow:
-            if len(self.routes) >= limits.PERMITTED_TOPICS:
-                self.forget_routes()
-            self.node.fanout.show(route, topic, self)
-            return True
-        self.note_refusal("publish to", topic.decode(), rule)
-        return False
-
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
         """Say what was refused and why; at the level info once for a connection, as one that tries again is no news."""
         level = "debug" if self._told else "info"
@@ -361,33 +285,6 @@ class Client:
         name = "" if user is None else f", user {shorten(user)},"
         client_id = shorten(self.session.client_id)
         self.node.log(level, f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}")
-
-    def _take(self, message: Message, packet_id: int) -> None:
-        node = self.node
-        if message.qos == 1:
-            self.send(b"\x40\x02" + PACKET_IDS[packet_id])
-        elif message.qos == 2:
-            self.session.incoming.add(packet_id)
-            self.send(b"\x50\x02" + PACKET_IDS[packet_id])
-        if node.hooks.events:
-            node.event("broker_message_broadcast", client=self, message=message, packet_id=packet_id)
-        node.publish(message)
-
-    def _refuse(
-        self,
-        message: Message,
-        packet_id: int,
-        reason: int = ReasonCode.NOT_AUTHORIZED,
-        why: str = "not authorized to publish to this topic",
-    ) -> None:
-        self.node.counters.publish_refused += 1
-        reason = reason if self.version == 5 else 0
-        if message.qos == 1:
-            self.answer(Puback(packet_id, reason), why)
-        elif message.qos == 2:
-            if not reason:
-                self.session.incoming.add(packet_id)
-            self.answer(Pubrec(packet_id, reason), why)
 
     def answer(self, packet: Puback | Pubrec | Suback, why: str) -> None:
         """Send an answer; `why` something was refused ("": nothing was) for clients that want to know."""
@@ -401,9 +298,9 @@ class Client:
         if not (self.conn.closed or self.conn.closing):
             try:
                 if allowed:
-                    self._take(effect.message, effect.packet_id)
+                    take(self, effect.message, effect.packet_id)
                 else:
-                    self._refuse(effect.message, effect.packet_id)
+                    refuse(self, effect.message, effect.packet_id)
             except WireError as error:
                 self.fail(error)
         self.conn.resume(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker import limits
-from broker.link import PROTOCOL
+from broker.handshake import PROTOCOL
 from discovery.address import Address
 from discovery.effects import Identity, MembershipConfig
 from stp.tree import TreeConfig

@@ -71,6 +71,7 @@ class Connection:
         "peer",
         "secure",
         "stalled",
+        "traffic",
         "transport",
         "waiting",
         "waiting_since",
@@ -84,6 +85,7 @@ class Connection:
         self.listener = listener
         self.transport = transport
         self.owner: Owner | None = None
+        self.traffic = node.counters.to_clients
         self.outbox: list[bytes] = []
         self.conn: Connection | None = self  # an outlet's connection; a session's is None while its client is away
         self.last_heard = now
@@ -161,19 +163,36 @@ class Connection:
             self.transport.pause_reading()
 
     def unhold(self) -> None:
-        """Read again."""
+        """Read again; first, at the end of this turn, handle what was read already (`go_on`)."""
         if self.held:
             self.held = False
-            if not self.closed:
+            if self._parts:
+                self.node.unheld.append(self)
+            elif not self.closed:
                 self.transport.resume_reading()
+
+    def go_on(self, now: float) -> None:
+        """Handle what had been read when this peer was held, as far as it goes, and read again."""
+        if self.held or self.closed:
+            return
+        if not (self.waiting or self.closing or self.owner is None) and self._have >= self._need:
+            self.node.current = self
+            data = b"".join(self._parts)
+            self._parts.clear()
+            used = self.owner.packets(data, now)
+            if used < len(data) and not self.closed and not self.closing:
+                self._keep(data, used)
+        if not self.held and not self.closed:
+            self.transport.resume_reading()
 
     # ---------------------------------------------------------------- out
 
     def send(self, data: bytes) -> None:
-        """Queue bytes (whole packets) for this connection."""
+        """Queue bytes (whole packets, no messages of clients') for this connection."""
         if not self.outbox:
             self.node.dirty.append(self)
         self.outbox.append(data)
+        self.traffic.other += len(data)
 
     def flush(self, outbox: list[bytes]) -> None:
         """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties `outbox`."""
@@ -184,7 +203,7 @@ class Connection:
         else:
             data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
             outbox.clear()
-            self.node.counters.bytes_sent += len(data)
+            self.traffic.sent += len(data)
             self.transport.write(data)
             if self.closing:
                 self.transport.close()
@@ -248,7 +267,7 @@ class Connection:
                 size += len(backlog[index])
                 index += 1
             self.backlog_bytes -= size
-            self.node.counters.bytes_sent += size
+            self.traffic.sent += size
             self.transport.write(b"".join(piece))
         del backlog[:index]
         if not backlog:

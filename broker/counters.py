@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+
+
+class Traffic:
+    """Bytes that went out, apart for clients and for links: a connection knows where its own are counted."""
+
+    __slots__ = ("other", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0  # when they were handed to the transport
+        self.other = 0  # of packets that are no messages, when they were queued
 
 
 @dataclass(slots=True)
@@ -23,8 +33,10 @@ class Counters:
     packets_acknowledging: int = 0  # and acknowledgements in runs
     answers_single: int = 0  # packets to clients that are no PUBLISH: one by one,
     answers_run: int = 0  # and in runs
-    bytes_received: int = 0
-    bytes_sent: int = 0
+    bytes_received: int = 0  # from clients
+    bytes_received_other: int = 0  # of packets that are no PUBLISH, without what packets_acknowledging counts
+    to_clients: Traffic = field(default_factory=Traffic)
+    to_links: Traffic = field(default_factory=Traffic)
     accepted: int = 0  # connections, before anything was said on them
     connects: int = 0
     connects_refused: int = 0
@@ -58,9 +70,12 @@ class Counters:
     duplicate_id: int = 0
     topology_changes: int = 0
     log_trimmed: int = 0
-    gaps_forgotten: int = 0
+    gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
     plugin_errors: int = 0
     proxy_garbage: int = 0  # connections without a PROXY header where one is required
+    websocket_refused: int = 0  # connections to a WebSocket listener that were not upgraded
+    websocket_errors: int = 0  # closed for text frames, frames that break RFC 6455 and messages that are too large
+    websocket_close_timeout: int = 0  # no close frame in answer to ours
 
     @property
     def published(self) -> int:
@@ -85,6 +100,21 @@ class Counters:
         return self.delivered + answers + self.connects + self.connects_refused
 
     @property
+    def bytes_sent(self) -> int:
+        """Bytes that went to clients."""
+        return self.to_clients.sent
+
+    @property
+    def publish_bytes_received(self) -> int:
+        """Bytes of the PUBLISH packets from clients, headers included: all but the others, so that none need be measured."""
+        return max(0, self.bytes_received - self.bytes_received_other - 4 * self.packets_acknowledging)
+
+    @property
+    def publish_bytes_sent(self) -> int:
+        """Bytes of the PUBLISH packets that went to clients, headers included; what still waits is not in it."""
+        return max(0, self.to_clients.sent - self.to_clients.other - 4 * self.published_acknowledged)
+
+    @property
     def dropped(self) -> int:
         """PUBLISH packets that a client should have had and did not get."""
         return self.dropped_slow_consumer + self.dropped_queue_full + self.dropped_too_large
@@ -92,7 +122,15 @@ class Counters:
     def as_dict(self) -> dict[str, int]:
         """Return name -> value, sums instead of what is counted apart only because that is cheaper."""
         found = {name: value for name, value in asdict(self).items() if name not in _PARTS}
-        sums = {"published": self.published, "packets_received": self.packets_received, "packets_sent": self.packets_sent}
+        sums = {
+            "published": self.published,
+            "packets_received": self.packets_received,
+            "packets_sent": self.packets_sent,
+            "bytes_sent": self.to_clients.sent,
+            "link_bytes_sent": self.to_links.sent,
+            "publish_bytes_received": self.publish_bytes_received,
+            "publish_bytes_sent": self.publish_bytes_sent,
+        }
         return sums | found
 
 
@@ -100,5 +138,6 @@ _PARTS = frozenset(
     {
         "published_runs", "published_acknowledged", "published_single",
         "packets_single", "packets_acknowledging", "answers_single", "answers_run",
+        "bytes_received_other", "to_clients", "to_links",
     }
 )  # fmt: skip

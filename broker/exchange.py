@@ -65,7 +65,10 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
 
 
 def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
-    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when nothing was taken."""
+    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when nothing was taken.
+
+    Negative: the end, and nothing of this publisher may be taken now, as somebody who gets its messages is behind.
+    """
     start = body + 2 + (data[body] << 8 | data[body + 1])
     five = client.version == 5
     payload = start + (3 if five else 2)
@@ -91,6 +94,8 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     if node.federated and route.forward:
         targets = None
     answers: list[bytes] = []
+    conn = client.conn
+    held = False
     while True:
         packet_id = data[start] << 8 | data[start + 1]
         if not packet_id or (qos == 2 and packet_id in incoming):
@@ -106,6 +111,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             incoming.add(packet_id)
         if targets is None:
             _deliver(client, route, _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties))
+            held = conn.held
         else:
             tail = data[start + 2 : end]
             for session in targets:
@@ -116,6 +122,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                     or len(session.inflight) >= session.receive_maximum
                 ):
                     session.deliver(_message(client, prefix, tail, data[payload:end], qos, properties), qos, False, b"")
+                    held = conn.held
                 else:
                     _send(session, prefix, tail)
         answers.append(PACKET_IDS[packet_id])
@@ -123,16 +130,16 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         end += packet
         start += packet
         payload += packet
-        if position > last or not data.startswith(prefix, position):
+        if held or position > last or not data.startswith(prefix, position):
             break
     if answers:
         node.counters.published_acknowledged += len(answers)
         head = b"\x40\x02" if qos == 1 else b"\x50\x02"
-        outbox = client.conn.outbox
+        outbox = conn.outbox
         if not outbox:
-            node.dirty.append(client.conn)
+            node.dirty.append(conn)
         outbox.append(head + head.join(answers))
-    return position
+    return -position if held else position
 
 
 def _send(session: Session, head: bytes, tail: bytes) -> None:

@@ -121,6 +121,8 @@ class Fanout:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.trie: SubscriptionTrie[Subscription | SharedGroup] = SubscriptionTrie()
+        self.groups = 0  # of shared subscriptions, each once in the trie
+        self.members = 0  # of all of them
         self.routes: dict[bytes, Route] = {}
         self._interned: Interned = {}
         self._receivers = 0  # in all of `routes`
@@ -140,6 +142,8 @@ class Fanout:
             if not isinstance(shared, SharedGroup):
                 shared = SharedGroup()
                 self.trie.insert(inner, ("$share", group), shared)
+                self.groups += 1
+            self.members += session.client_id not in shared.members
             shared.members[session.client_id] = subscription
         self.invalidate(inner)
 
@@ -152,8 +156,10 @@ class Fanout:
         else:
             shared = self.trie.get(inner, ("$share", group))
             if isinstance(shared, SharedGroup):
-                shared.members.pop(session.client_id, None)
+                if shared.members.pop(session.client_id, None) is not None:
+                    self.members -= 1
                 if not shared.members:
+                    self.groups -= 1
                     self.trie.remove(inner, ("$share", group))
         self.invalidate(inner)
         return True

@@ -11,18 +11,22 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
+from broker.admission import Admission, split_peer
 from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
-from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, SEEN, WANT, Link
+from broker.link import Link
 from broker.rate import Rate
+from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
+from broker.repair import Repair
+from broker.report import federation_state
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect, Disconnect
 from discovery import effects as discovery
-from discovery.address import Address, is_wildcard
+from discovery.address import Address
 from discovery.gossip import decode_members, encode_members
 from discovery.membership import Membership
 from discovery.roster import MAX_MEMBERS
@@ -49,6 +53,9 @@ class Federation:
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self.relay = Relay(node, self, now)
+        self.repair = Repair(self.relay, self)
+        self.admission = Admission(self)
+        self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received} | self.repair.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -73,26 +80,16 @@ class Federation:
             self.count("links_refused")
             conn.abort("too many links")
             return
-        self._make_room(now)
+        self.admission.make_room(now)
         link = Link(self, conn, False, split_peer(conn.peer), now)
         conn.owner = link
         self.node.links_by_connection[conn] = link
         self.handshakes[link] = None
         try:
-            link.connect_received(connect, now)
+            link.handshake.connect_received(connect, now)
         except WireError as error:
             link.fail(error)
         self._settle(now)
-
-    def _make_room(self, now: float) -> None:
-        """Give up the oldest handshake of a caller when there are too many: a broker needs two round trips for its own."""
-        callers: list[Link] = []
-        if len(self.handshakes) >= limits.MAX_HANDSHAKES:
-            callers = [link for link in self.handshakes if not link.dialled]
-        if len(callers) >= limits.MAX_HANDSHAKES:
-            self.count("links_refused")
-            callers[0].conn.abort("too many handshakes")
-            self.link_lost(callers[0], "too many handshakes", now)
 
     def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
         """Take a connection that we dialled and that stands."""
@@ -100,7 +97,7 @@ class Federation:
         conn.owner = link
         self.node.links_by_connection[conn] = link
         self.handshakes[link] = None
-        link.call()
+        link.handshake.call()
 
     def dial_failed(self, dial: Dial, reason: str, now: float) -> None:
         """Note that a dial came to nothing."""
@@ -150,19 +147,19 @@ class Federation:
         self._settle(now)
 
     def _deadline(self, now: float) -> float:
-        due = [now + self.config.hello]
-        due.append(self.tree.next_deadline())
-        if (at := self.membership.next_deadline()) is not None:
-            due.append(at)
+        due = min(now + self.config.hello, self.tree.next_deadline())
+        if (at := self.membership.next_deadline()) is not None and at < due:
+            due = at
+        timeout = self.config.link_timeout
         for link in self.links.values():
-            due.append(min(link.next_hello, link.conn.last_heard + self.config.link_timeout))
+            due = min(due, link.next_hello, link.conn.last_heard + timeout)
         for link in self.handshakes:
-            due.append(link.opened + self.config.handshake_timeout)
+            due = min(due, link.opened + self.config.handshake_timeout)
         if self._change is not None:
-            due.append(self._change_at)
+            due = min(due, self._change_at)
         if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
-            due.append(self._gossip_at)
-        return max(now + 0.001, min(due))
+            due = min(due, self._gossip_at)
+        return max(now + 0.001, due)
 
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
@@ -240,7 +237,7 @@ class Federation:
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
-                    self.relay.forwarding_changed(link, change.forwarding, now)
+                    self.repair.forwarding_changed(link, change.forwarding, now)
             case TopologyChange():
                 self.count("topology_changes")
                 self._change = change
@@ -262,89 +259,6 @@ class Federation:
 
     # ---------------------------------------------------------------- links
 
-    def acceptable(self, link: Link, now: float) -> bool:
-        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away."""
-        peer = link.peer
-        assert peer is not None
-        if is_wildcard(peer.host):
-            peer.host = split_peer(link.conn.peer)[0]
-        dialled = Address(*link.address) if link.dialled else None
-        if peer.cluster != self.config.cluster:
-            why = f"is of cluster {peer.cluster!r}, not {self.config.cluster!r}"
-            link.refuse(ReasonCode.NOT_AUTHORIZED, why, "link_wrong_cluster")
-            return False
-        if peer.protocol != self.config.link_protocol:
-            why = f"speaks link protocol {peer.protocol[:16]!r}, not {self.config.link_protocol!r}"
-            link.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
-            return False
-        if peer.id == self.own.id:
-            if peer.boot == self.own.boot:  # a dial that reached ourselves
-                if dialled is not None:
-                    self.membership.address_is_self(dialled, now)
-                self._drop(link, "is this broker itself")
-            else:
-                link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
-                if dialled is not None:  # what a caller says of its address proves nothing
-                    self.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
-            return False
-        old = self.links.get(peer.id)
-        # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
-        return old is None or old is link or not self._namesake(link, old, now)
-
-    def _namesake(self, link: Link, old: Link, now: float) -> bool:
-        """Whether this is another broker with the id of a linked one; it was refused then."""
-        new_peer, old_peer = link.peer, old.peer
-        assert new_peer is not None
-        assert old_peer is not None
-        if (new_peer.host, new_peer.port) == (old_peer.host, old_peer.port) or new_peer.boot < old_peer.boot:
-            return False
-        alive = old.state == "up" and old.conn.last_heard + 2 * self.config.hello > now
-        if new_peer.boot > old_peer.boot and not alive:
-            return False  # it has moved
-        link.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
-        return True
-
-    def admit(self, link: Link, now: float) -> bool:
-        """Make this the link to its peer, whose identity is proven; False: another one stays and this one was dropped."""
-        peer = link.peer
-        assert peer is not None
-        old = self.links.get(peer.id)
-        if old is not None and old is not link and not self._replaces(link, old, now):
-            return False
-        self.links[peer.id] = link
-        return True
-
-    def _replaces(self, link: Link, old: Link, now: float) -> bool:
-        """One pair keeps one link: decide which, the same way at both ends. False: the old one stays, `link` was dropped."""
-        new_peer, old_peer = link.peer, old.peer
-        assert new_peer is not None
-        assert old_peer is not None
-        if self._namesake(link, old, now):
-            return False
-        if new_peer.boot < old_peer.boot:
-            self._drop(link, "is an older start of a broker that is linked")
-            return False
-        if new_peer.boot == old_peer.boot:
-            # The link that the lower id dialled stays. A second dial of the same broker means that it lost the first.
-            lower_dialled = (self.own.id < new_peer.id) == link.dialled
-            if old.dialled != link.dialled and not lower_dialled:
-                self._drop(link, "is linked already")
-                if link.dialled:
-                    self.membership.address_is_peer(Address(*link.address), new_peer.id, now)
-                return False
-        self._replace(old, now)
-        return True
-
-    def _replace(self, old: Link, now: float) -> None:
-        old.conn.close(encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.state == "up" else b"")
-        self.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
-
-    def _drop(self, link: Link, why: str) -> None:
-        """Close a connection that is one too many; not a fault, so no warning."""
-        self.log("debug", f"link with {link.conn.peer}: {why}")
-        link.conn.close()
-        self.link_lost(link, why, self.node.now, quiet=True)
-
     def link_up(self, link: Link, now: float) -> None:
         """Note that a link's handshake is complete."""
         peer = link.peer
@@ -355,7 +269,7 @@ class Federation:
         address = Address(peer.host, peer.port)
         self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
         self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
-        self.relay.link_up(link)
+        self.node.federated = True  # from now on somebody may miss something: keep a log
         link.send_ping(now)
         self._settle(now)
 
@@ -367,7 +281,7 @@ class Federation:
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
-        self.relay.link_down(link)
+        self.repair.link_down(link)
         peer = link.peer
         if peer is not None and self.links.get(peer.id) is link:
             del self.links[peer.id]
@@ -400,46 +314,41 @@ class Federation:
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a measured round trip."""
-        if link.peer is not None:
-            self.tree.rtt_sample(link.peer.id, rtt_ms, now)
+        if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self._settle(now)
 
     def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
-        """Take one record of a PINGREQ.
+        """Take one record of a PINGREQ; one of a type that is unknown here is skipped.
 
         Raises:
             MalformedPacket: it cannot be read.
         """
+        handler = self.records.get(kind)
+        if handler is not None:
+            handler(link, body, now)
+        self._settle(now)
+
+    def _bpdu_received(self, link: Link, body: bytes, now: float) -> None:
+        assert link.peer is not None
+        try:
+            self.tree.bpdu_received(link.peer.id, bpdus.decode(body), now)
+        except bpdus.BpduError as error:
+            raise MalformedPacket(f"BPDU: {error}") from None
+
+    def _members_received(self, link: Link, body: bytes, now: float) -> None:
         peer = link.peer
         assert peer is not None
-        if kind == BPDU:
-            try:
-                self.tree.bpdu_received(peer.id, bpdus.decode(body), now)
-            except bpdus.BpduError as error:
-                raise MalformedPacket(f"BPDU: {error}") from None
-        elif kind == MEMBERS:
-            via = Address(peer.host, peer.port)
-            for broker_id, boot, addresses, alive in decode_members(body)[:MAX_MEMBERS]:
-                self.membership.member_learnt(broker_id, boot, addresses, now, alive=alive, via=via)
-        elif kind == SEEN:
-            self.relay.seen_received(link, body, now)
-        elif kind == ASK_SEEN:
-            self.relay.send_seen(link)
-        elif kind == ORIGINS:
-            self.relay.origins_received(link, body, now)
-        elif kind == WANT:
-            self.relay.want_received(link, body, now)
-        elif kind == DONE:
-            self.relay.done_received(link, body, now)
-        self._settle(now)
+        via = Address(peer.host, peer.port)
+        for broker_id, boot, addresses, alive in decode_members(body)[:MAX_MEMBERS]:
+            self.membership.member_learnt(broker_id, boot, addresses, now, alive=alive, via=via)
 
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
-        self.relay.link_behind(link)
+        self.relay.leave(link)
 
     def link_caught_up(self, link: Link, now: float) -> None:
         """Note that it drained: replay what it missed."""
-        self.relay.link_caught_up(link)
+        self.repair.link_caught_up(link)
         self._settle(now)
 
     # ---------------------------------------------------------------- end
@@ -470,45 +379,4 @@ class Federation:
 
     def state(self) -> dict[str, Any]:
         """What /api/federation says (design section 6)."""
-        tree = self.tree
-        config = self.config
-        links = []
-        for peer_id, link in sorted(self.links.items()):
-            port = tree.ports.get(peer_id)
-            peer = link.peer
-            assert peer is not None
-            links.append(
-                {
-                    "peer": peer_id.hex(),
-                    "name": peer.name,
-                    "address": f"{peer.host}:{peer.port}",
-                    "up": link.state == "up",
-                    "role": port.role.name.lower() if port is not None else "blocked",
-                    "forwarding": link.live,
-                    "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
-                }
-            )
-        return {
-            "id": config.id.hex(),
-            "name": config.name,
-            "boot": config.boot,
-            "listen": f"{config.host}:{config.port}",
-            "cluster": config.cluster,
-            "state": str(self.membership.state),
-            "capability": config.capability,
-            "root": tree.root.id.hex(),
-            "root_address": f"{tree.root.address[0]}:{tree.root.address[1]}",
-            "path_cost_ms": round(tree.path_cost_ms, 3),
-            "parent": tree.parent.hex() if tree.parent is not None else None,
-            "epoch": tree.epoch,
-            "routing": config.routing,
-            "links": links,
-            "counters": self.node.counters.as_dict()
-            | {f"discovery_{name}": value for name, value in self.membership.counters.items()},
-        }
-
-
-def split_peer(peer: str) -> tuple[str, int]:
-    """Split "HOST:PORT" of a connection's peer."""
-    host, _, port = peer.rpartition(":")
-    return host.strip("[]"), int(port) if port.isdigit() else 0
+        return federation_state(self)

@@ -1,119 +1,33 @@
-"""A connection to another broker (design section 3; MQTT-ST II-C): the handshake, records in PINGREQ, messages.
+"""A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in PINGREQ, messages.
 
-States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed.
-
-    dialler                                  called broker
-    CONNECT 0x85, nonce            ->
-                                   <-        CONNECT 0x85 ("connects back"), nonce, proof
-    CONNACK, proof                 ->
-                                   <-        CONNACK
-    PINGREQ with records           <->       PINGREQ with records
-
-Nonces and proofs (HMAC-SHA256 over both nonces and ids) are there when a cluster secret is set.
+States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed. What leads to `up`
+is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways.
 """
 
 from __future__ import annotations
 
-import hmac
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.connection import Connection
 from broker.fanout import topic_of
+from broker.handshake import LinkHandshake, Peer
 from broker.message import Message
 from broker.origin import MARK, SIZE, Vector, decode_sequence
+from broker.records import ORIGINS, PING, decode_records, encode_record, work
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import Connack, Connect, Disconnect
-from broker.wire.properties import Properties, Property, decode_properties
+from broker.wire.properties import Property, decode_properties
 from broker.wire.varint import encode_varint, read_length
-from discovery.address import is_wildcard, normal_host
-from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:
     from broker.federation import Federation
 
-AUTHENTICATION = "mqttree-hmac-sha256"
-PROTOCOL = "1"
-"""Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
-
 NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
 """Properties that would reach clients as they stand and break their connections; an expiry comes first, and once."""
-
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
-"""Types of records in a PINGREQ: u8 type, u24 length, body."""
-
-COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT))
-"""Records that make us go through tables,"""
-REPLAYING = frozenset((SEEN, WANT))
-"""and these through the log."""
-
-
-@dataclass(slots=True)
-class Peer:
-    """What a broker says of itself when it connects."""
-
-    id: bytes
-    boot: int
-    host: str
-    port: int
-    name: str
-    cluster: str
-    capability: float
-    protocol: str
-
-
-def encode_record(kind: int, body: bytes) -> bytes:
-    """Encode one record of a PINGREQ."""
-    return bytes((kind,)) + len(body).to_bytes(3, "big") + body
-
-
-def decode_records(data: bytes) -> list[tuple[int, bytes]]:
-    """Split the payload of a PINGREQ into (type, body).
-
-    Raises:
-        MalformedPacket: truncated or too large.
-    """
-    if len(data) > limits.MAX_PING_PAYLOAD:
-        raise MalformedPacket("PINGREQ on a link is too large")
-    records = []
-    at = 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "big")
-        if at + 4 > len(data) or end > len(data):
-            raise MalformedPacket("record in PINGREQ is truncated")
-        records.append((data[at], data[at + 4 : end]))
-        at = end
-    return records
-
-
-def peer_of(connect: Connect) -> Peer:
-    """Read who connects.
-
-    Raises:
-        MalformedPacket: a bridge CONNECT that does not say it.
-    """
-    values = dict((connect.properties or {}).get(Property.USER_PROPERTY, []))
-    try:
-        host, _, port = values["address"].rpartition(":")
-        peer = Peer(
-            bytes.fromhex(connect.client_id),
-            int(values["boot"]),
-            host if is_wildcard(host) else normal_host(host.strip("[]")),
-            int(port),
-            check_text("name", values.get("name", ""), MAX_NAME).decode(),
-            check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
-            float(values["capability"]),
-            values["protocol"],
-        )
-    except (KeyError, ValueError):
-        raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
-    if len(peer.id) != 8 or not 0 <= peer.boot < 2**32 or not 0 < peer.port < 65536 or not 0 <= peer.capability < 1e6:
-        raise MalformedPacket("bridge CONNECT with values out of range")
-    return peer
 
 
 class Link:
@@ -123,8 +37,6 @@ class Link:
         "_allowance",
         "_allowed_at",
         "_control",
-        "_nonce",
-        "_peer_nonce",
         "_ping",
         "_pings",
         "_records",
@@ -139,6 +51,7 @@ class Link:
         "fetching",
         "forwarding",
         "gossiped",
+        "handshake",
         "introductions",
         "live",
         "next_hello",
@@ -156,11 +69,13 @@ class Link:
     def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
         self.federation = federation
         self.conn = conn
+        conn.traffic = federation.node.counters.to_links
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None
         self.state = "called" if dialled else "calling"
         self.opened = now
+        self.handshake = LinkHandshake(federation, self)
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
         self.seen: Vector | None = None  # what the neighbour says it has
@@ -175,8 +90,6 @@ class Link:
         self.gossiped = -1  # the membership's version that the neighbour knows
         self.next_hello = now
         self.rtt_ms: float | None = None
-        self._nonce = federation.rng.randbytes(16)
-        self._peer_nonce = b""
         self._ping = 0
         self._pings: dict[int, float] = {}
         self._control: list[bytes] = []
@@ -186,109 +99,11 @@ class Link:
         self._allowance = limits.LINK_REQUESTS
         self._allowed_at = now
 
-    # ---------------------------------------------------------------- handshake
-
-    def call(self) -> None:
-        """Send our CONNECT on a connection that we dialled."""
-        self.conn.send(self._connect(b""))
-
-    def _connect(self, proof: bytes) -> bytes:
-        own = self.federation.own
-        config = self.federation.config
-        properties: Properties = {
-            Property.USER_PROPERTY: [
-                ("cluster", config.cluster),
-                ("protocol", PROTOCOL),
-                ("boot", str(own.boot)),
-                ("address", f"{config.host}:{config.port}"),
-                ("name", config.name),
-                ("capability", f"{config.capability:.1f}"),
-            ]
-        }
-        if config.secret is not None:
-            properties[Property.AUTHENTICATION_METHOD] = AUTHENTICATION
-            properties[Property.AUTHENTICATION_DATA] = self._nonce + proof
-        keep_alive = max(1, round(config.link_timeout))
-        return encode_packet(
-            Connect("MQTT", 5, True, keep_alive, own.id.hex(), None, None, None, properties, bridge=True), 5
-        )
-
-    def _proof(self, role: bytes) -> bytes:
-        """HMAC over who proves, both nonces (dialler's first) and both ids: nothing of it can be replayed elsewhere."""
-        assert self.federation.config.secret is not None
-        assert self.peer is not None
-        mine, theirs = (self._nonce, self.federation.own.id), (self._peer_nonce, self.peer.id)
-        first, second = (mine, theirs) if self.dialled else (theirs, mine)
-        text = role + first[0] + second[0] + first[1] + second[1]
-        return hmac.digest(self.federation.config.secret, text, "sha256")
-
-    def connect_received(self, connect: Connect, now: float) -> None:
-        """Take the other broker's CONNECT: the first packet to a called broker, the answer to a dialler."""
-        self.peer = peer_of(connect)
-        properties = connect.properties or {}
-        data = properties.get(Property.AUTHENTICATION_DATA, b"")
-        secret = self.federation.config.secret
-        if secret is not None:
-            if properties.get(Property.AUTHENTICATION_METHOD) != AUTHENTICATION or len(data) < 16:
-                self.refuse(ReasonCode.NOT_AUTHORIZED, "has no cluster secret", "link_wrong_secret")
-                return
-            self._peer_nonce = data[:16]
-            if self.dialled and not hmac.compare_digest(data[16:], self._proof(b"called")):
-                self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
-                return
-        elif Property.AUTHENTICATION_METHOD in properties:
-            self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a cluster secret", "link_wrong_secret")
-            return
-        if not self.federation.acceptable(self, now):
-            return
-        if self.dialled:
-            if not self.federation.admit(self, now):
-                return
-            answer: Properties | None = None
-            if secret is not None:
-                answer = {
-                    Property.AUTHENTICATION_METHOD: AUTHENTICATION,
-                    Property.AUTHENTICATION_DATA: self._proof(b"dialler"),
-                }
-            self.conn.send(encode_packet(Connack(False, 0, answer), 5))
-            self._up(now)
-        else:
-            self.conn.send(self._connect(self._proof(b"called") if secret is not None else b""))
-
-    def _connack(self, packet: Connack, now: float) -> None:
-        properties = packet.properties or {}
-        if packet.code:
-            why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
-            why = "".join(letter if letter.isprintable() else "?" for letter in why)  # it is going to stand in our log
-            self.federation.refused(self, why)
-            self.conn.close()
-            self.federation.link_lost(self, f"refused: {why}", now)
-            return
-        if self.dialled or self.state == "up":
-            return
-        if self.federation.config.secret is not None:
-            data = properties.get(Property.AUTHENTICATION_DATA, b"")
-            if self.peer is None or not hmac.compare_digest(data, self._proof(b"dialler")):
-                self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
-                return
-        # Only now is it proven who calls: nothing that stands may be touched before.
-        if self.federation.admit(self, now):
-            self.conn.send(encode_packet(Connack(False, 0, None), 5))
-            self._up(now)
-
-    def _up(self, now: float) -> None:
+    def come_up(self, now: float) -> None:
+        """Note that both ends have agreed."""
         self.state = "up"
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
         self.federation.link_up(self, now)
-
-    def refuse(self, reason: int, why: str, counter: str) -> None:
-        """Turn the other broker away: it is told why, we log one line and count."""
-        federation = self.federation
-        federation.count(counter)
-        federation.log("warning", f"broker at {self.conn.peer} {why}; link refused", key=f"{counter} {self.source}")
-        properties: Properties = {Property.REASON_STRING: f"your broker {why}"}
-        self.conn.close(encode_packet(Connack(False, reason, properties), 5))
-        federation.link_lost(self, why, federation.node.now)
 
     # ---------------------------------------------------------------- control out
 
@@ -392,9 +207,9 @@ class Link:
             return
         packet = decode_packet(first, body, 5)
         if isinstance(packet, Connack):
-            self._connack(packet, now)
+            self.handshake.connack_received(packet, now)
         elif isinstance(packet, Connect) and self.dialled and self.state == "called" and packet.bridge:
-            self.connect_received(packet, now)
+            self.handshake.connect_received(packet, now)
         elif isinstance(packet, Disconnect):
             self.conn.close()
             self.federation.link_left(self, packet.reason, now)
@@ -418,13 +233,9 @@ class Link:
         Raises:
             ProtocolViolation: it asks for more than any broker needs.
         """
-        work = 1 + size // 1000
-        if kind in COSTLY:
-            work += 9
-        if kind in REPLAYING:
-            work += len(self.federation.relay.log) // 2000
         earned = max(0.0, now - self._allowed_at) * limits.LINK_REQUESTS_PER_SECOND
-        self._allowance = min(limits.LINK_REQUESTS, self._allowance + earned) - work
+        self._allowance = min(limits.LINK_REQUESTS, self._allowance + earned)
+        self._allowance -= work(kind, size, len(self.federation.relay.log))
         self._allowed_at = now
         if self._allowance < 0:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)

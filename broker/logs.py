@@ -36,6 +36,14 @@ def set_up(level: str, form: str = "text") -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
 
 
+LOG = logging.getLogger("mqttree")
+
+
+def log_line(level: str, text: str) -> None:
+    """Write one line to our own log; `level`: "debug" to "error"."""
+    LOG.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
+
+
 class OneLine(logging.Formatter):
     """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug, are left as they are."""
 

@@ -7,6 +7,7 @@ It reads no clock, opens no socket and awaits nothing. A driver calls the inputs
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -85,6 +86,7 @@ class Node:
         self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []
+        self.unheld: deque[Connection] = deque()  # publishers that were held, and had been read further than was handled
         self.effects: list[Effect] = []
         self.connections: set[Connection] = set()
         self.links_by_connection: dict[Connection, Link] = {}
@@ -220,7 +222,13 @@ class Node:
         return due
 
     def flush(self) -> None:
-        """Hand every outbox to its transport, each once."""
+        """Hand every outbox to its transport, each once; go on with publishers that waited for somebody who has caught up."""
+        self._flush()
+        while self.unheld:
+            self.unheld.popleft().go_on(self.now)
+            self._flush()
+
+    def _flush(self) -> None:
         while self.dirty:  # closing a slow consumer while flushing may queue wills
             dirty, self.dirty = self.dirty, []
             for outlet in dirty:

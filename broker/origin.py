@@ -11,6 +11,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 
 from broker import limits
+from broker.counters import Counters
 from broker.message import PACKET_IDS, Message
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint
@@ -102,14 +103,16 @@ class Window:
     that is not missed either (it says nothing about it to neighbours), until somebody behind this broker lacks it.
     """
 
-    __slots__ = ("begin", "gaps", "heard", "history", "top")
+    __slots__ = ("begin", "counters", "gaps", "heard", "history", "top")
 
-    def __init__(self, top: int, heard: float) -> None:
+    def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
+        """`counters`: where holes that are given up are counted; None for a neighbour's word."""
         self.top = top
         self.begin = 0
         self.gaps: Ranges = []
         self.history: Ranges = []
         self.heard = heard  # s, for forgetting origins that are long gone
+        self.counters = counters
 
     def accept(self, first: int, count: int) -> int:
         """Take `count` numbers from `first` on as seen; returns how many were new. Either all, none, or (then ask one by
@@ -122,7 +125,7 @@ class Window:
         if first > top:
             self.gaps.append((top + 1, first - 1))
             if len(self.gaps) > limits.MAX_GAPS:
-                del self.gaps[0]
+                self.limit(self.gaps)
             self.top = last
             return count
         if count > 1:
@@ -133,17 +136,25 @@ class Window:
             for index, (low, high) in enumerate(ranges):
                 if low <= first <= high:
                     ranges[index : index + 1] = [g for g in ((low, first - 1), (first + 1, high)) if g[0] <= g[1]]
-                    if len(ranges) > limits.MAX_GAPS:
-                        del ranges[0]
+                    self.limit(ranges)
                     return 1
         return 0
+
+    def limit(self, ranges: Ranges) -> None:
+        """Give up the oldest of too many holes: what is in them counts as seen from now on."""
+        beyond = len(ranges) - limits.MAX_GAPS
+        if beyond > 0:
+            del ranges[:beyond]
+            if self.counters is not None:
+                self.counters.gaps_forgotten += beyond
 
     def want(self, theirs: Window) -> Ranges:
         """Miss from now on, and return, the history that a neighbour lacks too."""
         wanted = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
         if wanted:
             self.history = subtract(self.history, wanted)
-            self.gaps = sorted(self.gaps + wanted)[-limits.MAX_GAPS :]
+            self.gaps = sorted(self.gaps + wanted)
+            self.limit(self.gaps)
         return wanted
 
     def missing(self, sequence: int) -> bool:

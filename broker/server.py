@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import logging
 import random
 import ssl
 import time
@@ -18,15 +17,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-import amqtt.broker
 import psutil
-from amqtt.adapters import ReaderAdapter, WriterAdapter
 from amqtt.broker import DEFAULT_PORTS, BrokerContext, ExternalServer, RetainedApplicationMessage, Server
-from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
+from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
+from broker.amqtt_face import Face
 from broker.amqtt_listener import Listener, ListenerProtocol, listen_error
 from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
 from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptions
@@ -36,28 +34,19 @@ from broker.config import NodeConfig
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
 from broker.gatekeeper import Gatekeeper
 from broker.listening import ListenerOptions, split_options, unix_path
-from broker.message import Message
+from broker.logs import log_line
 from broker.mqttoptions import read_options
-from broker.plugins import Handler, Plugins
+from broker.outreach import Outreach
+from broker.plugins import Plugins
 from broker.proxy import ProxyHeader
-from broker.session import Subscription
 from broker.settings import AccessSettings, FederationSettings
 from broker.systopics import INTERVAL, SysTopics
-from broker.tls import describe_error, dial_context, renew
+from broker.tls import renew
 from broker.transport import Driver, StreamProtocol
-from broker.websocket import AdapterTransport, WebSocketProtocol
-from discovery.address import Address
-from discovery.dns import Resolver
-from discovery.multicast import Multicast
-from routing.topics import split_shared, valid_topic_filter
+from broker.websocket import WebSocketProtocol
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 """What stands beside amqtt's broker can be imported from here, too."""
-
-log = logging.getLogger("mqttree")
-
-DIAL_TIMEOUT = 3.0
-"""s; for a link's TCP connection to stand."""
 
 DRAIN_TIMEOUT = 1.0
 """s; for what was said last to go out at a shutdown."""
@@ -74,11 +63,8 @@ DEFAULT_PLUGINS: dict[str, Any] = {
 OURS = ("federation", "access")
 """Keys of a configuration file that are none of amqtt's."""
 
-REFUSED = 0x80
-"""SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
 
-
-class Broker(amqtt.broker.Broker):  # type: ignore[misc]
+class Broker(Face):
     """amqtt's broker, extended: faster, MQTT 5, and one of a federation when `settings` are given.
 
     `node` is the pure broker, `driver` runs it, `accounts` are amqtt's sessions of our sessions.
@@ -114,11 +100,9 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         self.settings = settings
         self.gatekeeper = gatekeeper
         self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
-        self._dial_context = dial_context(settings.tls) if settings is not None and settings.tls is not None else None
+        self.outreach = Outreach(settings)
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._multicast: Multicast | None = None
-        self._resolver: Resolver | None = None
         with warnings.catch_warnings():
             # psutil is ours to declare, and declared
             warnings.filterwarnings("ignore", "`BrokerSysPlugin`", DeprecationWarning)
@@ -159,7 +143,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             config = replace(config, port=port or 1)
         hooks = self.plugins.hooks()
         make = ShowingNode if hooks.packets else ServerNode
-        self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=_log_line)
+        self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line)
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
         node.sources = {}
@@ -212,7 +196,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
             if isinstance(session.account, Account):
                 session.clean = bool(session.account.clean_session)
                 deliver_kept(session, session.account)
-        self._start_discovery()
+        self.outreach.start(self.driver)
         self._start_sys()
         self.driver.wake()
 
@@ -269,11 +253,12 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 return ListenerProtocol(driver, name, server, proxied)
             return StreamProtocol(driver, name, None, opened, closed, proxied)
 
-        return await server.listen(accept, where, context, self._bad_proxy_header)
+        plain = None if kind == ListenerType.WS else lambda: self.driver
+        return await server.listen(accept, where, context, self._bad_proxy_header, plain)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1
-        _log_line("warning", line)
+        log_line("warning", line)
 
     def _ssl_context(self, name: str, config: ListenerConfig) -> ssl.SSLContext:
         if not config.certfile or not config.keyfile:
@@ -297,8 +282,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         read = await self._loop.run_in_executor(None, gatekeeper.read, settings) if gatekeeper is not None else None
         for name, (config, _) in self._contexts.items():
             self._ssl_context(name, config)
-        tls = self.settings.tls if self.settings is not None else None
-        self._dial_context = dial_context(tls) if tls is not None else None
+        self.outreach.renew()
         for config, context in self._contexts.values():  # for the handshakes to come
             renew(context, config)
         if gatekeeper is not None and read is not None:
@@ -307,33 +291,6 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
         self.driver.wake()
         found = gatekeeper.describe() if gatekeeper is not None else []
         return [*found, f"certificates of {', '.join(self._contexts)}"] if self._contexts else found
-
-    def _start_discovery(self) -> None:
-        settings = self.settings
-        if settings is None or settings.discovery == "off":
-            return
-        if settings.discovery == "multicast":
-            self._multicast = Multicast(
-                self._datagram,
-                lambda why: _log_line("warning", why),
-                group=settings.multicast_group,
-                port=settings.multicast_port,
-                interfaces=settings.interfaces,
-            )
-            self._multicast.start()
-        if settings.seed_names:
-            names = [Address(host, port) for host, port in settings.seed_names]
-            self._resolver = Resolver(names, self._resolved, _not_resolved)
-            self._resolver.start()
-
-    def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
-        self.node.datagram_received(data, source, self.driver.time())
-        self.driver.wake()
-
-    def _resolved(self, seed: Address, addresses: list[Address]) -> None:
-        found = [(address.host, address.port) for address in addresses]
-        self.node.federation.seed_resolved(f"{seed.host}:{seed.port}", found, self.driver.time())
-        self.driver.wake()
 
     @property
     def ports(self) -> dict[str, int]:
@@ -354,7 +311,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
     async def shutdown(self) -> None:
         """Say goodbye to everybody, let it go out, close. Does nothing when the broker is not started."""
         if not self.transitions.is_started():
-            log.debug("shutdown in state %s: nothing to do", self.transitions.state)
+            log_line("debug", f"shutdown in state {self.transitions.state}: nothing to do")
             return
         self.logger.info("Shutting down broker...")
         self.transitions.shutdown()
@@ -364,12 +321,7 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                 server.close_listening()
         await self._drain()
         self.driver.stop()
-        if self._multicast is not None:
-            self._multicast.close()
-            self._multicast = None
-        if self._resolver is not None:
-            await self._resolver.close()
-            self._resolver = None
+        await self.outreach.close()
         await self._end_tasks()
         if self.gatekeeper is not None:
             self.gatekeeper.close()
@@ -431,10 +383,9 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
                     if effect.name != "mqtt_packet_sent":  # those are seen when they go out: `ShowingNode`
                         events.append(effect)
                 case Datagram():
-                    if self._multicast is not None:
-                        self._multicast.send(effect.data)
+                    self.outreach.send(effect.data)
                 case Dial():
-                    self.spawn(self._dial(effect))
+                    self.spawn(self.outreach.dial(effect, self.driver))
                 case Authenticate():
                     self.spawn(self._answer(effect, self._may_connect, False))
                 case AuthorizePublish():
@@ -475,113 +426,3 @@ class Broker(amqtt.broker.Broker):  # type: ignore[misc]
 
     def _packets_sent(self, client: Client, data: bytes) -> None:
         self.plugins.tell([Event("mqtt_packet_sent", {"client": client, "data": data})])
-
-    async def _dial(self, effect: Dial) -> None:
-        protocol: StreamProtocol | None = None
-
-        def begin() -> StreamProtocol:
-            nonlocal protocol
-            protocol = StreamProtocol(self.driver, "link", dial=effect)
-            return protocol
-
-        try:
-            tls = {} if self._dial_context is None else {"ssl": self._dial_context, "server_hostname": effect.host}
-            await asyncio.wait_for(self._loop.create_connection(begin, effect.host, effect.port, **tls), DIAL_TIMEOUT)
-        except (OSError, TimeoutError, ValueError, OverflowError) as error:
-            if protocol is None or protocol.conn is None:
-                reason = describe_error(error) or "timed out"
-                self.node.answer(effect, reason, self.driver.time())
-                self.driver.wake()
-
-    # ---------------------------------------------------------------- what amqtt's context and others call
-
-    async def internal_message_broadcast(self, topic: str, data: bytes, qos: int | None = None) -> None:
-        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription ($SYS topics: at 0)."""
-        if qos is None:
-            qos = 0 if topic.startswith("$") else 2
-        self.node.now = self.driver.time()
-        self.node.publish_internal(topic, bytes(data), qos, False)
-        self.driver.wake()
-
-    async def retain_message(
-        self,
-        source_session: Account | None,
-        topic_name: str | None,
-        data: bytes | bytearray | None,
-        qos: int | None = None,
-    ) -> None:
-        """Keep a message for subscriptions to come; without data: forget the topic's.
-
-        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any message with RETAIN.
-        """
-        if topic_name is None or (not data and topic_name not in self._retained_messages):
-            return
-        node = self.node
-        sender = node.sessions.get(source_session.client_id) if source_session is not None else None
-        node.now = self.driver.time()
-        message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
-        node.retain(message)
-        if node.federated:
-            node.relay.forward(message)
-        self.driver.wake()
-
-    async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
-        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's form forbid it."""
-        topic_filter, qos = subscription
-        own = self.node.sessions.get(session.client_id or "")
-        if own is None or not valid_topic_filter(topic_filter):
-            return REFUSED
-        group, inner = split_shared(topic_filter)
-        if own.permissions is not None and not own.permissions.may_subscribe(inner):
-            return REFUSED
-        if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
-            return REFUSED
-        qos = min(qos, self.node.config.max_qos)
-        self.node.fanout.subscribe(Subscription(own, topic_filter, qos), group, inner)
-        return qos
-
-    def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:
-        """Make the session of a client that is away; it counts once it is put into `sessions`."""
-        session = Account()
-        session.client_id = client_id
-        session.transitions.disconnect()
-        return self.handler(client_id), session
-
-    def handler(self, client_id: str) -> Handler:
-        """Make what acts on one session where amqtt has a protocol handler."""
-        return Handler(self, client_id)
-
-    async def _cleanup_session(self, client_id: str) -> None:
-        """End a session and its connection."""
-        self._sessions.pop(client_id, None)
-
-    async def _delete_session(self, client_id: str) -> None:
-        """End a session and its connection."""
-        self._sessions.pop(client_id, None)
-
-    async def _broadcast_message(
-        self, session: Account | None, topic: str | None, data: bytes | bytearray | None, force_qos: int | None = None
-    ) -> None:
-        if topic is not None:
-            await self.internal_message_broadcast(topic, bytes(data or b""), force_qos)
-
-    async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
-        """Serve a connection that somebody else accepted (external listeners), until it ends."""
-        server = self._servers.get(listener_name)
-        if server is None:
-            raise BrokerError(f"Invalid listener name '{listener_name}'")
-        remote = writer.get_peer_info()
-        if remote is None:
-            await writer.close()
-            return
-        host, port = remote
-        transport = AdapterTransport(self.driver, listener_name, reader, writer)
-        await transport.run(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", writer.get_ssl_info())
-
-
-def _log_line(level: str, text: str) -> None:
-    log.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
-
-
-def _not_resolved(seed: Address, reason: str) -> None:
-    _log_line("warning", f"seed {seed.host}:{seed.port} does not resolve: {reason}")

@@ -414,6 +414,7 @@ class Session:
             assert isinstance(outgoing, Outgoing)  # see `unpack`
             if outgoing is RELEASED:
                 self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
+                self.node.counters.to_clients.other += 4
             elif room > 0:
                 room -= 1
                 self._repeat(packet_id, outgoing)

@@ -1,7 +1,8 @@
 """What the broker tells about itself under $SYS/broker, by Mosquitto's names (mosquitto(8), "Broker status").
 
 Everything comes from counters, every interval, and only values that changed are published; they are retained here and never
-go to other brokers. Messages are MQTT packets of any type, as Mosquitto counts them; "publish" is PUBLISH alone.
+go to other brokers. Messages are MQTT packets of any type, as Mosquitto counts them; "publish" is PUBLISH alone. publish/bytes
+are whole packets (Mosquitto: payloads), because payloads would have to be measured one by one.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class SysTopics:
         counters = node.counters
         sessions = len(node.sessions)
         connected = node.connected
-        waiting, waiting_bytes = self._waiting()
+        inflight, waiting, waiting_bytes = self._waiting()
         memory = self._memory()
         self._most_clients = max(self._most_clients, sessions)
         self._most_memory = max(self._most_memory, memory)
@@ -110,13 +111,17 @@ class SysTopics:
             "clients/expired": counters.sessions_expired,
             "messages/received": counters.packets_received,
             "messages/sent": counters.packets_sent,
+            "messages/inflight": inflight,
             "messages/stored": len(node.retained) + waiting,
             "publish/messages/received": counters.publish_received,
             "publish/messages/sent": counters.delivered,
             "publish/messages/dropped": counters.dropped,
+            "publish/bytes/received": counters.publish_bytes_received,
+            "publish/bytes/sent": counters.publish_bytes_sent,
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
-            "subscriptions/count": len(node.fanout.trie),
+            "subscriptions/count": len(node.fanout.trie) - node.fanout.groups,
+            "shared_subscriptions/count": node.fanout.members,
             "retained messages/count": len(node.retained),
             "store/messages/count": len(node.retained) + waiting,
             "store/messages/bytes": node.retained.size + waiting_bytes,
@@ -129,15 +134,17 @@ class SysTopics:
             found |= {f"load/{name}/{window}": f"{average:.2f}" for window, average in load.averages.items()}
         return found
 
-    def _waiting(self) -> tuple[int, int]:
-        """Return how many messages wait in sessions, and their bytes; (0, 0) when there are too many sessions to ask."""
+    def _waiting(self) -> tuple[int, int, int]:
+        """Return how many messages await acknowledgement, how many are kept in sessions, these among them, and the bytes of those
+        that were not sent; all 0 when there are too many sessions to ask."""
         if len(self.node.sessions) > limits.SYS_SESSIONS:
-            return 0, 0
-        number = size = 0
+            return 0, 0, 0
+        inflight = queued = size = 0
         for session in self.node.sessions.values():
-            number += len(session.queue) + len(session.inflight)
+            inflight += len(session.inflight)
+            queued += len(session.queue)
             size += session.queued_bytes
-        return number, size
+        return inflight, inflight + queued, size
 
     def _publish(self, topic: str, payload: bytes) -> None:
         """Keep and deliver, at QoS 0: the next value makes this one worthless. Nobody counts it, and no plugin is told."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
-from stp.vector import AddressKey, Identity, address_key, same_root
+from stp.vector import AddressKey, Identity, RootVector, address_key, same_root
 
 __all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
 
@@ -85,14 +85,29 @@ class Port:
         return self.tenths / 10
 
     @property
-    def link_cost_ms(self) -> float:
-        """The link's cost in ms."""
-        return self.link_cost_us / 1000
-
-    @property
     def echo(self) -> Role:
         """The role that the neighbour last announced."""
         return self.bpdu.role if self.bpdu is not None else Role.NONE
+
+    def agrees(self, root: RootVector) -> bool:
+        """Whether the neighbour names this root, and both ends have the same idea of this link."""
+        bpdu = self.bpdu
+        if bpdu is None or bpdu.echo is not self.role or not same_root(bpdu.root, root):
+            return False
+        if Role.ROOT in (self.role, bpdu.role):
+            return self.forwarding
+        if self.role is Role.BLOCKED:
+            return bpdu.role is Role.DESIGNATED
+        return self.role is Role.DESIGNATED and bpdu.role is Role.BLOCKED
+
+    def may_forward(self, role: Role) -> bool:
+        """Whether messages may pass in this role: not before both ends have agreed on who is whose parent."""
+        bpdu = self.bpdu
+        if bpdu is None:
+            return False
+        if role is Role.ROOT:
+            return bpdu.role is Role.DESIGNATED and bpdu.echo is Role.ROOT
+        return role is Role.DESIGNATED and bpdu.role is Role.ROOT
 
     def rank(self, cost_us: int) -> PortRank:
         """Order among paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4), then its address."""
@@ -154,6 +169,20 @@ class Port:
 
     def _smoothed_us(self) -> int:
         return max(MIN_LINK_COST_US, round((self.rtt_ms or 0.0) * 1000))
+
+    def charge_bpdu(self, now: float, burst: int, per_s: float) -> float:
+        """Take one from what may be sent to this neighbour; returns 0, or how long to wait (s) when there is none left."""
+        self.bpdus_left = min(burst, self.bpdus_left + (now - self.bpdus_at) * per_s)
+        self.bpdus_at = now
+        if self.bpdus_left < 1:
+            return (1 - self.bpdus_left) / per_s + 1e-6
+        self.bpdus_left -= 1
+        return 0.0
+
+    def earn_changes(self, now: float, burst: int, per_s: float) -> None:
+        """Put to `changes_left` what time has brought."""
+        self.changes_left = min(burst, self.changes_left + (now - self.changes_at) * per_s)
+        self.changes_at = now
 
     def note_change(self, change: ChangeNumber) -> None:
         """Tell the neighbour of a topology change with the next BPDUs."""

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 
 from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
 from stp.changes import Change, ChangeLog, ForwardingChanged, RoleChanged, RootChanged, TopologyChange
+from stp.claims import Claims
+from stp.config import TreeConfig
 from stp.ports import Port
+from stp.transmit import Transmission
 from stp.vector import (
-    MAX_COST_US,
-    FeasibilityTable,
     Identity,
     RootVector,
     address_key,
@@ -40,45 +40,13 @@ _MAX_HOPS = 255
 _NEVER = math.inf
 
 
-@dataclass(slots=True, frozen=True)
-class TreeConfig:
-    """Times in seconds. The defaults suit links from loopback to intercontinental."""
-
-    hello_s: float = 0.5
-    """How often the root mints a sequence number (802.1D hello time)."""
-    max_age_s: float = 2.0
-    """A root that was not known to live for so long is dead."""
-    hysteresis_ms: float = 2.0
-    """A live parent is left for another path to the same root only if that saves at least this ..."""
-    hysteresis_ratio: float = 0.25
-    """... and at least this part of the path cost."""
-    seq_gap_s: float = 0.02
-    """Least time between sequence numbers, however many are requested."""
-    stall_s: float = 1.0
-    """A timer later than this means that this process was stopped, not that the others are silent."""
-    settle_s: float = 0.05
-    """Nothing is announced for so long after such a stall: what waits in the sockets is read first."""
-    feasibility_expiry_s: float = 60.0
-    feasibility_limit: int = 64
-    change_limit: int = 4096
-    """Origins of topology changes that are remembered: what is forgotten while it is under way would circulate."""
-    bpdus_burst: int = 50
-    bpdus_per_s: float = 100.0
-    """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes more often is told in one. A
-    neighbour that changes its mind all the time must not keep the whole federation busy."""
-    changes_burst: int = 256
-    changes_per_s: float = 20.0
-    """Topology changes that are taken from one neighbour, at once and for long; X."""
-
-
 class Tree:
     """One broker's view of the tree and its side of the protocol."""
 
     __slots__ = (
-        "_bump_at", "_bumped_at", "_changes", "_changes_out", "_deadline", "_dirty", "_feasibility", "_forgiven",
-        "_grace_until", "_held_until", "_hold_until", "_now", "_own_key", "_own_seq", "_own_vector", "_parent", "_refresh_at",
-        "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch", "hops", "own", "path_cost_us", "ports", "root",
-        "root_seq",
+        "_bump_at", "_bumped_at", "_changes", "_changes_out", "_claims", "_deadline", "_forgiven", "_now", "_out", "_own_key",
+        "_own_seq", "_own_vector", "_refresh_at", "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch",
+        "hops", "own", "path_cost_us", "ports", "root", "root_seq",
     )  # fmt: skip
 
     def __init__(self, own: Identity, capability: float, config: TreeConfig, now: float, rng: random.Random) -> None:
@@ -93,10 +61,9 @@ class Tree:
         self.epoch = 0
         self._tenths = to_tenths(capability)
         self._own_key = address_key(own.address[0], own.address[1])
-        self._parent: Port | None = None
-        self._feasibility = FeasibilityTable(config.feasibility_expiry_s, config.feasibility_limit)
+        self._claims = Claims(own.id, self.ports, config)
         self._rng = rng
-        self._dirty: dict[bytes, Port] = {}
+        self._out = Transmission(config)
         self._changes_out: list[Change] = []
         self._changes = ChangeLog(config.change_limit)
         self._now = now
@@ -107,8 +74,6 @@ class Tree:
         self._settled_at = now + 2 * config.hello_s
         self._deadline = min(self._refresh_at, self._sweep_at)
         self._forgiven = False
-        self._grace_until = self._hold_until = -_NEVER
-        self._held_until = _NEVER  # what is in `_dirty` is to be sent then
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -120,12 +85,12 @@ class Tree:
     @property
     def is_root(self) -> bool:
         """Whether this broker is the root of its tree."""
-        return self._parent is None
+        return self._claims.parent is None
 
     @property
     def parent(self) -> bytes | None:
         """The neighbour towards the root; None at the root."""
-        return self._parent.peer.id if self._parent is not None else None
+        return self._claims.parent.peer.id if self._claims.parent is not None else None
 
     @property
     def path_cost_ms(self) -> float:
@@ -136,22 +101,7 @@ class Tree:
     def agreed(self) -> bool:
         """Whether every neighbour that is not silent names the same root and both ends agree on every link."""
         silent = self._now - self.config.max_age_s
-        for port in self.ports.values():
-            if port.heard_at < silent:
-                continue
-            bpdu = port.bpdu
-            if bpdu is None or bpdu.echo is not port.role or not same_root(bpdu.root, self.root):
-                return False
-            if Role.ROOT in (port.role, bpdu.role):
-                if not port.forwarding:
-                    return False
-            elif {port.role, bpdu.role} != {Role.DESIGNATED, Role.BLOCKED}:
-                return False
-        return True
-
-    def forwarding_ports(self) -> list[bytes]:
-        """The neighbours to whom messages are flooded."""
-        return [peer for peer, port in self.ports.items() if port.forwarding]
+        return all(port.agrees(self.root) for port in self.ports.values() if port.heard_at >= silent)
 
     # ---- what happens to it ----------------------------------------------------------------------
 
@@ -166,9 +116,9 @@ class Tree:
         self._wake(now)
         if peer.id in self.ports:
             self._drop_port(peer.id, now, failed=False)
-        self._feasibility.forget(peer.id, peer.boot)
+        self._claims.feasibility.forget(peer.id, peer.boot)
         port = self.ports[peer.id] = Port(peer, tenths, now)
-        self._announce(port)
+        self._out.announce(port)
         if self.root.id == peer.id and self.root.boot != peer.boot:
             self._reselect(now)
 
@@ -185,7 +135,7 @@ class Tree:
             return False
         self._wake(now)
         if port.echo is not bpdu.role:
-            self._announce(port)  # the neighbour waits for its echo before it forwards
+            self._out.announce(port)  # the neighbour waits for its echo before it forwards
         port.accept(bpdu, now)
         self._evaluate(port, now)
         if bpdu.request is not None:
@@ -195,16 +145,20 @@ class Tree:
         self._update_port(port, now)
         return True
 
-    def rtt_sample(self, peer_id: bytes, rtt_ms: float, now: float) -> None:
-        """A round trip to a neighbour took `rtt_ms` ms. Values that cannot be are ignored."""
+    def rtt_sample(self, peer_id: bytes, rtt_ms: float, now: float) -> bool:
+        """A round trip to a neighbour took `rtt_ms` ms; True if that changed the link's cost. Values that cannot be are
+        ignored."""
         port = self.ports.get(peer_id)
         if port is None:
-            return
+            return False
         self._wake(now)
-        if now < self._hold_until:
-            return  # the answer waited for us, not for the network
-        if port.sample(rtt_ms, now) and port.bpdu is not None:
+        if now < self._out.hold_until:
+            return False  # the answer waited for us, not for the network
+        if not port.sample(rtt_ms, now):
+            return False
+        if port.bpdu is not None:
             self._evaluate(port, now)
+        return True
 
     def heard(self, peer_id: bytes, now: float) -> None:
         """Bytes came in from a neighbour in the middle of a packet: it lives, though its BPDUs wait behind the packet.
@@ -217,19 +171,19 @@ class Tree:
             return
         self._wake(now)
         port.touch(now)
-        if port is self._parent:
+        if port is self._claims.parent:
             limit = port.bpdu_at + self.config.feasibility_expiry_s - self.config.max_age_s
             port.fresh_at = max(port.fresh_at, min(now, limit))
 
     def tick(self, now: float) -> None:
         """Do what time has made due; cheap when nothing is."""
         self._wake(now)
-        if self._parent is not None and not self._fresh(self._parent, now):
+        if self._claims.parent is not None and not self._claims.fresh(self._claims.parent, now):
             self._reselect(now)
         if now >= self._sweep_at:
             self._sweep(now)
         if now >= min(self._refresh_at, self._bump_at):
-            if self._parent is None:
+            if self._claims.parent is None:
                 self._bump(now)
             else:
                 self._announce_all(now)
@@ -238,39 +192,18 @@ class Tree:
 
     def next_deadline(self) -> float:
         """When `tick` has to be called next, at the latest."""
-        deadline = min(self._refresh_at, self._sweep_at, self._bump_at)
-        if self._dirty and self._hold_until > self._now:
-            deadline = min(deadline, self._hold_until)
-        if self._dirty:
-            deadline = min(deadline, self._held_until)
-        if self._parent is not None:
-            expiry = max(self._parent.fresh_at + self.config.max_age_s, self._grace_until)
-            deadline = min(deadline, expiry)
-        return deadline
+        deadline = min(self._refresh_at, self._sweep_at, self._bump_at, self._out.next_deadline(self._now))
+        return deadline if self._claims.parent is None else min(deadline, self._claims.expiry(self._claims.parent))
 
     # ---- what it wants ---------------------------------------------------------------------------
 
     def take_bpdus(self, now: float) -> list[tuple[bytes, Bpdu]]:
         """The BPDUs to send now, in order; usually at most one for each neighbour."""
-        if not self._dirty or now < self._hold_until:
-            return []
         out: list[tuple[bytes, Bpdu]] = []
-        held: dict[bytes, Port] = {}
-        config = self.config
-        self._held_until = _NEVER
-        for peer_id, port in self._dirty.items():
-            earned = (now - port.bpdus_at) * config.bpdus_per_s
-            port.bpdus_at = now
-            port.bpdus_left = min(config.bpdus_burst, port.bpdus_left + earned)
-            if port.bpdus_left < 1:
-                held[peer_id] = port
-                self._held_until = min(self._held_until, now + (1 - port.bpdus_left) / config.bpdus_per_s + 1e-6)
-                continue
-            out.append((peer_id, self._bpdu_for(port, now)))
+        for port in self._out.due(now):
+            out.append((port.peer.id, self._bpdu_for(port, now)))
             while port.changes:
-                out.append((peer_id, self._bpdu_for(port, now)))
-            port.bpdus_left -= 1
-        self._dirty = held
+                out.append((port.peer.id, self._bpdu_for(port, now)))
         return out
 
     def take_changes(self) -> list[Change]:
@@ -282,81 +215,51 @@ class Tree:
         port.number_out = (port.number_out + 1) & _U32
         request, port.request = port.request, None
         age_ms = 0
-        if self._parent is not None:
-            age_ms = min(_U32, max(0, round((now - self._parent.fresh_at) * 1000)))
+        if self._claims.parent is not None:
+            age_ms = min(_U32, max(0, round((now - self._claims.parent.fresh_at) * 1000)))
         return Bpdu(
             self.root, self.root_seq, self.path_cost_us, self._tenths, port.role, port.echo, self.hops, age_ms,
             port.number_out, request, port.take_changes(),
         )  # fmt: skip
 
-    def _announce(self, port: Port) -> None:
-        self._dirty[port.peer.id] = port
-
     def _announce_all(self, now: float) -> None:
-        self._dirty.update(self.ports)
+        self._out.announce_all(self.ports)
         # Below the root a broker usually speaks because a new seq arrived; its own timer must not run just ahead.
-        self._refresh_at = now + (self._hello() if self._parent is None else 1.25 * self.config.hello_s)
+        self._refresh_at = now + (self._hello() if self._claims.parent is None else 1.25 * self.config.hello_s)
 
     def _hello(self) -> float:
         return self.config.hello_s * self._rng.uniform(0.95, 1.0)
 
     # ---- selection -------------------------------------------------------------------------------
 
-    def _fresh(self, port: Port, now: float) -> bool:
-        if now < port.fresh_at + self.config.max_age_s:
-            return True
-        return port is self._parent and now < self._grace_until
-
-    def _usable(self, port: Port, now: float) -> bool:
-        """Whether a claim may be looked at: fresh, not about us, not through us, of the root's latest life."""
-        bpdu = port.bpdu
-        return (
-            bpdu is not None
-            and bpdu.role is not Role.ROOT
-            and bpdu.root.id != self.own.id
-            and bpdu.path_cost_us + port.link_cost_us <= MAX_COST_US
-            and self._fresh(port, now)
-            and not self._feasibility.stale(bpdu.root)
-            and not self._contradicted(bpdu.root, now)
-        )
-
-    def _contradicted(self, root: RootVector, now: float) -> bool:
-        """Whether the root is a neighbour that lives, in another life than the claim's: it told us itself, and who says
-        otherwise is mistaken or lies. (Without that a higher boot number would be believed by everybody.)"""
-        port = self.ports.get(root.id)
-        return port is not None and port.peer.boot != root.boot and port.heard_at + 2 * self.config.hello_s > now
-
-    def _feasible(self, bpdu: Bpdu) -> bool:
-        return self._feasibility.feasible(bpdu.root, bpdu.seq, bpdu.path_cost_us)
-
     def _evaluate(self, port: Port, now: float) -> None:
         """Look at one port's new claim or new cost, without a look at the others unless it matters."""
         bpdu = port.bpdu
         assert bpdu is not None
         outdated = (
-            not self._contradicted(bpdu.root, now)
-            and self._feasibility.saw_boot(bpdu.root.id, bpdu.root.boot)
+            not self._claims.contradicted(bpdu.root, now)
+            and self._claims.feasibility.saw_boot(bpdu.root.id, bpdu.root.boot)
             and bpdu.root.id == self.root.id
         )
-        if port is self._parent:
-            if self._usable(port, now) and same_root(bpdu.root, self.root):
+        if port is self._claims.parent:
+            if self._claims.usable(port, now) and same_root(bpdu.root, self.root):
                 self._follow(port, now)
             else:
                 self._reselect(now)
         elif outdated:
             self._reselect(now)
-        elif self._usable(port, now):
+        elif self._claims.usable(port, now):
             if better_root(bpdu.root, self.root):
-                if self._feasible(bpdu):
+                if self._claims.feasible(bpdu):
                     self._reselect(now)
                 else:
                     self._ask(port)
-            elif self._parent is not None and same_root(bpdu.root, self.root):
-                self._consider(port, bpdu, self._parent, now)
+            elif self._claims.parent is not None and same_root(bpdu.root, self.root):
+                self._consider(port, bpdu, self._claims.parent, now)
 
     def _consider(self, port: Port, bpdu: Bpdu, parent: Port, now: float) -> None:
         """Whether another path to the same root is worth leaving a live parent for."""
-        if not self._feasible(bpdu):
+        if not self._claims.feasible(bpdu):
             if bpdu.seq == self.root_seq:
                 port.better_since = None
             return
@@ -385,16 +288,16 @@ class Tree:
 
         Keeping needs no feasibility, see FeasibilityTable.
         """
-        old, parent = self.root, self._parent
+        old, parent = self.root, self._claims.parent
         best: Port | None = None
         best_key: tuple[object, ...] = (self._own_vector.key,)
         for port in self.ports.values():
-            if not self._usable(port, now):
+            if not self._claims.usable(port, now):
                 continue
             bpdu = port.bpdu
             assert bpdu is not None
             kept = port is parent and same_root(bpdu.root, old)
-            if not kept and not self._feasible(bpdu):
+            if not kept and not self._claims.feasible(bpdu):
                 continue
             key = (bpdu.root.key, not kept, port.rank(bpdu.path_cost_us + port.link_cost_us))
             if key < best_key:
@@ -411,7 +314,7 @@ class Tree:
         """Take (or keep) a port as root port and its claim as ours."""
         bpdu = port.bpdu
         assert bpdu is not None
-        moved = port is not self._parent
+        moved = port is not self._claims.parent
         new_root = not same_root(bpdu.root, self.root)
         if moved or new_root or bpdu.seq != self.root_seq:
             port.resample()  # costs stand still under one seq
@@ -419,8 +322,8 @@ class Tree:
         hops = min(_MAX_HOPS, bpdu.hops + 1)
         news = moved or new_root or bpdu.seq != self.root_seq or cost != self.path_cost_us or hops != self.hops
         roles = moved or new_root or cost != self.path_cost_us
-        self._parent, self.root, self.root_seq, self.path_cost_us, self.hops = port, bpdu.root, bpdu.seq, cost, hops
-        self._feasibility.advertise(bpdu.root, bpdu.seq, cost, now)
+        self._claims.parent, self.root, self.root_seq, self.path_cost_us, self.hops = port, bpdu.root, bpdu.seq, cost, hops
+        self._claims.feasibility.advertise(bpdu.root, bpdu.seq, cost, now)
         if moved:
             port.better_since = None
             self._bump_at = _NEVER
@@ -432,7 +335,7 @@ class Tree:
             self._update_ports(now)
 
     def _become_root(self, now: float) -> None:
-        self._parent, self.root = None, self._own_vector
+        self._claims.parent, self.root = None, self._own_vector
         self.path_cost_us = self.hops = 0
         self._root_changed(now)
         self._bump(now)
@@ -447,13 +350,13 @@ class Tree:
 
     def _drop_port(self, peer_id: bytes, now: float, failed: bool) -> None:
         port = self.ports.pop(peer_id)
-        self._dirty.pop(peer_id, None)
-        was_tree = port.forwarding or port is self._parent
+        self._out.forget(peer_id)
+        was_tree = port.forwarding or port is self._claims.parent
         if port.forwarding:
             self._changes_out.append(ForwardingChanged(peer_id, False))
-        if port is self._parent:
+        if port is self._claims.parent:
             self._reselect(now)
-            failed = failed and self._parent is not None  # becoming root has numbered the change
+            failed = failed and self._claims.parent is not None  # becoming root has numbered the change
         if failed and was_tree:
             self._number_change()
 
@@ -467,37 +370,37 @@ class Tree:
 
     def _lost(self, root: RootVector) -> None:
         """The root that we followed is out of reach for now: along with the news, ask all for a newer seq of it."""
-        if self._feasibility.stale(root):
+        if self._claims.feasibility.stale(root):
             return
-        request = SeqRequest(root.id, root.boot, self._feasibility.seq(root) or 0)
+        request = self._claims.request(root)
         for port in self.ports.values():
             port.request = port.asked = request
-            self._announce(port)
+            self._out.announce(port)
 
     def _ask(self, port: Port) -> None:
         """The neighbour knows a better root, but to follow it could close a loop: ask for a seq that cannot."""
         bpdu = port.bpdu
         assert bpdu is not None
-        request = SeqRequest(bpdu.root.id, bpdu.root.boot, self._feasibility.seq(bpdu.root) or 0)
+        request = self._claims.request(bpdu.root)
         if port.asked != request:
             port.request = port.asked = request
-            self._announce(port)
+            self._out.announce(port)
 
     def _ask_starved(self, now: float) -> None:
         for port in self.ports.values():
             bpdu = port.bpdu
-            if bpdu is None or port is self._parent or not better_root(bpdu.root, self.root):
+            if bpdu is None or port is self._claims.parent or not better_root(bpdu.root, self.root):
                 continue
-            if self._usable(port, now) and not self._feasible(bpdu):
+            if self._claims.usable(port, now) and not self._claims.feasible(bpdu):
                 self._ask(port)
 
     def _requested(self, port: Port, request: SeqRequest, now: float) -> None:
         """Answer a sequence request, mint for it, or hand it on towards the root once."""
         if request.root_id != self.root.id or request.boot != self.root.boot:
             return
-        parent = self._parent
+        parent = self._claims.parent
         if seq_newer(self.root_seq, request.seq):
-            self._announce(port)
+            self._out.announce(port)
         elif parent is None:
             self._own_seq = request.seq  # only a lie is ahead of us; going past it recovers from it
             if now - self._bumped_at >= self.config.seq_gap_s:
@@ -506,16 +409,16 @@ class Tree:
                 self._bump_at = self._bumped_at + self.config.seq_gap_s
         elif parent is not port and parent.asked != request:
             parent.request = parent.asked = request
-            self._announce(parent)
+            self._out.announce(parent)
 
     # ---- roles -----------------------------------------------------------------------------------
 
     def _role_of(self, port: Port, now: float) -> Role:
         """MQTT-ST II-C4. Costs are compared as advertised, so both ends decide alike."""
-        if port is self._parent:
+        if port is self._claims.parent:
             return Role.ROOT
         bpdu = port.bpdu
-        if self._parent is None or bpdu is None or bpdu.role is Role.ROOT or not self._fresh(port, now):
+        if self._claims.parent is None or bpdu is None or bpdu.role is Role.ROOT or not self._claims.fresh(port, now):
             return Role.DESIGNATED
         if not same_root(bpdu.root, self.root):
             return Role.DESIGNATED if better_root(self.root, bpdu.root) else Role.BLOCKED
@@ -527,14 +430,8 @@ class Tree:
         if role is not port.role:
             port.role = role
             self._changes_out.append(RoleChanged(port.peer.id, role))
-            self._announce(port)
-        bpdu = port.bpdu
-        if bpdu is None:
-            forwarding = False
-        elif role is Role.ROOT:
-            forwarding = bpdu.role is Role.DESIGNATED and bpdu.echo is Role.ROOT
-        else:
-            forwarding = role is Role.DESIGNATED and bpdu.role is Role.ROOT
+            self._out.announce(port)
+        forwarding = port.may_forward(role)
         if forwarding != port.forwarding:
             port.forwarding = forwarding
             self._changes_out.append(ForwardingChanged(port.peer.id, forwarding))
@@ -550,9 +447,7 @@ class Tree:
 
     def _changes_received(self, changes: tuple[ChangeNumber, ...], source: Port, now: float) -> None:
         config = self.config
-        earned = (now - source.changes_at) * config.changes_per_s
-        source.changes_left = min(config.changes_burst, source.changes_left + earned)
-        source.changes_at = now
+        source.earn_changes(now, config.changes_burst, config.changes_per_s)
         applied = False
         for change in changes:
             if source.changes_left < 1:
@@ -570,7 +465,7 @@ class Tree:
         for port in self.ports.values():
             if port is not source:
                 port.note_change(change)
-                self._announce(port)
+                self._out.announce(port)
 
     # ---- time ------------------------------------------------------------------------------------
 
@@ -582,13 +477,13 @@ class Tree:
         """
         if now - self._deadline > self.config.stall_s and not self._forgiven:
             self._forgiven = True
-            self._grace_until = now + 2 * self.config.hello_s
-            self._hold_until = now + self.config.settle_s
+            self._claims.grace_until = now + 2 * self.config.hello_s
+            self._out.hold_until = now + self.config.settle_s
         self._now = now
 
     def _sweep(self, now: float) -> None:
         """Once a hello: what no event would show - claims that aged, entries that expired."""
         self._sweep_at = now + self.config.hello_s
-        self._feasibility.expire(now, self.root.id)
+        self._claims.feasibility.expire(now, self.root.id)
         self._reselect(now)
         self._update_ports(now)

@@ -1,0 +1,60 @@
+"""What brokers tell each other besides messages: typed records in the payload of a PINGREQ (design section 3).
+
+A record is u8 type, u24 length, body. Types that a broker does not know are skipped, so that brokers of several versions link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.link import Link
+
+Handler = Callable[["Link", bytes, float], None]
+"""Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot be read."""
+
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
+"""Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
+
+COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT))
+"""Records that make us go through tables,"""
+REPLAYING = frozenset((SEEN, WANT))
+"""and these through the log."""
+
+
+def encode_record(kind: int, body: bytes) -> bytes:
+    """Encode one record of a PINGREQ."""
+    return bytes((kind,)) + len(body).to_bytes(3, "big") + body
+
+
+def decode_records(data: bytes) -> list[tuple[int, bytes]]:
+    """Split the payload of a PINGREQ into (type, body).
+
+    Raises:
+        MalformedPacket: truncated or too large.
+    """
+    if len(data) > limits.MAX_PING_PAYLOAD:
+        raise MalformedPacket("PINGREQ on a link is too large")
+    records = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "big")
+        if at + 4 > len(data) or end > len(data):
+            raise MalformedPacket("record in PINGREQ is truncated")
+        records.append((data[at], data[at + 4 : end]))
+        at = end
+    return records
+
+
+def work(kind: int, size: int, kept: int) -> int:
+    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS; `kept`: messages logged."""
+    units = 1 + size // 1000
+    if kind in COSTLY:
+        units += 9
+    if kind in REPLAYING:
+        units += kept // 2000
+    return units

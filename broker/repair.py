@@ -1,0 +1,205 @@
+"""Replay after a repair of the tree: what a neighbour missed comes before what is new (design section 4, promises 2 and 4).
+
+A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays from its log what is
+missing, in order, and only then adds the link to the live stream. What was published before a broker met its origin is history
+to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.origin import LAST, Vector, Window, decode_vector, encode_vector
+from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+    from broker.relay import Relay
+
+FETCH_TIME = 0.5
+"""s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+
+INTRODUCTIONS = 8
+"""Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
+
+
+class Repair:
+    """Brings links into the live stream and keeps track of who waits for what."""
+
+    def __init__(self, relay: Relay, federation: Federation) -> None:
+        self.node = relay.node
+        self.relay = relay
+        self.federation = federation
+        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}  # -> who has to answer, who waits
+        self._fetch_number = 0
+        self.records: dict[int, Handler] = {
+            SEEN: self.seen_received,
+            ASK_SEEN: self.ask_received,
+            ORIGINS: self.origins_received,
+            WANT: self.want_received,
+            DONE: self.done_received,
+        }
+
+    # ---------------------------------------------------------------- the tree's word
+
+    def forwarding_changed(self, link: Link, forwarding: bool, now: float) -> None:
+        """Take the tree's word that a link forwards, or that it does not."""
+        link.forwarding = forwarding
+        if forwarding:
+            self.send_seen(link)
+            if link.seen is not None:
+                self._prepare(link, now)
+            else:
+                link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
+        else:
+            self.relay.leave(link)
+            link.seen = None
+
+    def send_seen(self, link: Link) -> None:
+        """Tell a neighbour what has been here."""
+        link.told = True
+        now = self.node.now
+        if link.tell_at <= now:
+            link.tell_at = now + limits.SEEN_PAUSE
+            link.add_record(SEEN, encode_vector(self.relay.vector))
+        elif not link.telling:
+            link.telling = True
+            self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
+
+    def _send_seen_late(self, link: Link, now: float) -> None:
+        link.telling = False
+        if link.state == "up":
+            self.send_seen(link)
+            link.send_ping(now)
+
+    # ---------------------------------------------------------------- what has been where
+
+    def ask_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's question for what has been here."""
+        self.send_seen(link)
+
+    def origins_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's word for where origins begin that are new here."""
+        self.relay.learn(decode_vector(body, now), link, now)
+
+    def seen_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
+        seen = decode_vector(body, now)
+        self.relay.learn(seen, link, now)
+        link.asked = False
+        if link.live:
+            return  # asked for twice; the stream to it has been whole since it joined
+        link.seen = seen
+        if link.forwarding and not link.behind:
+            if not link.told:
+                self.send_seen(link)
+            self._prepare(link, now)
+
+    # ---------------------------------------------------------------- into the live stream
+
+    def _prepare(self, link: Link, now: float) -> None:
+        """Join, but first make known the origins that the neighbour has not met, so that it says where it begins; and fetch
+        what it lacks and was history here: that has to come before what is newer."""
+        assert link.seen is not None
+        strange = {key: window for key, window in self.relay.vector.items() if key not in link.seen}
+        if strange and link.introductions < INTRODUCTIONS:
+            link.introductions += 1
+            link.seen = None
+            link.add_record(ORIGINS, encode_vector(strange))
+            link.add_record(ASK_SEEN, b"")
+            return
+        link.introductions = 0
+        link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
+        for _, waiting in self._fetches.values():
+            waiting.append(lambda at: self._fetched(link, at))
+        self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
+
+    def _fetched(self, link: Link, now: float) -> None:
+        link.fetching -= 1
+        if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
+            self._join(link, now)
+
+    def _join(self, link: Link, now: float) -> None:
+        """Replay what the neighbour lacks, then let it into the live stream."""
+        assert link.seen is not None
+        self._replay(link, link.seen, now)
+        link.seen = None
+        self.relay.enter(link)
+
+    def _replay(self, link: Link, seen: Vector, now: float) -> None:
+        for entry in self.relay.log.missed(seen, now):
+            data = entry.data(now)
+            link.replayed += len(data)
+            if link.replayed > limits.MAX_REPLAY:
+                self.node.schedule(now, link.asked_too_much)  # not from here: we may be in the middle of another link's packet
+                return
+            link.conn.send(data)
+            self.node.counters.replayed += 1
+            self.node.counters.link_bytes_data += len(data)
+
+    # ---------------------------------------------------------------- history
+
+    def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
+        """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
+        wanted: Vector = {}
+        for key, theirs in seen.items():
+            window = self.relay.vector.get(key)
+            if window is not None and (ranges := window.want(theirs)):
+                wanted[key] = Window(LAST, 0.0)
+                wanted[key].gaps = ranges
+        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
+        if not wanted or not asked:
+            then(now)
+            return
+        number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        self._fetches[number] = (set(asked), [then])
+        self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
+        body = number.to_bytes(4, "big") + encode_vector(wanted)
+        for link in asked:
+            link.add_record(WANT, body)
+
+    def _answered(self, number: int, link: Link | None, now: float) -> None:
+        """Note that one who was asked has answered; None: that time is up."""
+        fetch = self._fetches.get(number)
+        if fetch is not None:
+            asked, waiting = fetch
+            if link is not None:
+                asked.discard(link)
+            if link is None or not asked:
+                del self._fetches[number]
+                for then in waiting:
+                    then(now)
+
+    def want_received(self, link: Link, body: bytes, now: float) -> None:
+        """Replay what a neighbour needs for somebody behind it, and say when that is done."""
+        number = body[:4]
+        wanted = decode_vector(body[4:], now)
+
+        def answer(at: float) -> None:
+            if link.state == "up":
+                self._replay(link, wanted, at)
+                link.send_behind(DONE, number)
+
+        self._fetch(wanted, link, answer, now)
+
+    def done_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the answer to a WANT: what it brings has come before it."""
+        self._answered(int.from_bytes(body[:4], "big"), link, now)
+
+    # ---------------------------------------------------------------- links
+
+    def link_down(self, link: Link) -> None:
+        """A link is gone."""
+        link.forwarding = False
+        self.relay.leave(link)
+        for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
+            self._answered(number, link, self.node.now)
+
+    def link_caught_up(self, link: Link) -> None:
+        """It drained: ask where the neighbour is, to go on from there."""
+        if link.forwarding and not link.asked:
+            link.asked = True
+            link.add_record(ASK_SEEN, b"")

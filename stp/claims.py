@@ -1,0 +1,66 @@
+"""What the neighbours say of the root, and which of it may be believed (RFC 8966 3.5; 802.1D 17.21)."""
+
+from __future__ import annotations
+
+import math
+
+from stp.bpdu import Bpdu, Role, SeqRequest
+from stp.config import TreeConfig
+from stp.ports import Port
+from stp.vector import MAX_COST_US, FeasibilityTable, RootVector
+
+__all__ = ["Claims"]
+
+
+class Claims:
+    """Judges the last BPDU of each port. A claim counts when it is usable, and may be newly followed when it is feasible, too."""
+
+    __slots__ = ("_config", "_own_id", "_ports", "feasibility", "grace_until", "parent")
+
+    def __init__(self, own_id: bytes, ports: dict[bytes, Port], config: TreeConfig) -> None:
+        """`ports`: the tree's own, by the neighbour's id."""
+        self._own_id = own_id
+        self._ports = ports
+        self._config = config
+        self.feasibility = FeasibilityTable(config.feasibility_expiry_s, config.feasibility_limit)
+        self.parent: Port | None = None
+        """The root port; None at the root."""
+        self.grace_until = -math.inf
+        """Until then (s) the parent's claim counts, however old."""
+
+    def fresh(self, port: Port, now: float) -> bool:
+        """Whether the root that a neighbour names was known to live lately."""
+        if now < port.fresh_at + self._config.max_age_s:
+            return True
+        return port is self.parent and now < self.grace_until
+
+    def expiry(self, parent: Port) -> float:
+        """When the parent's claim ceases to be fresh (s)."""
+        return max(parent.fresh_at + self._config.max_age_s, self.grace_until)
+
+    def usable(self, port: Port, now: float) -> bool:
+        """Whether a claim may be looked at: fresh, not about us, not through us, of the root's latest life."""
+        bpdu = port.bpdu
+        return (
+            bpdu is not None
+            and bpdu.role is not Role.ROOT
+            and bpdu.root.id != self._own_id
+            and bpdu.path_cost_us + port.link_cost_us <= MAX_COST_US
+            and self.fresh(port, now)
+            and not self.feasibility.stale(bpdu.root)
+            and not self.contradicted(bpdu.root, now)
+        )
+
+    def contradicted(self, root: RootVector, now: float) -> bool:
+        """Whether the root is a neighbour that lives, in another life than the claim's: it told us itself, and who says
+        otherwise is mistaken or lies. (Without that a higher boot number would be believed by everybody.)"""
+        port = self._ports.get(root.id)
+        return port is not None and port.peer.boot != root.boot and port.heard_at + 2 * self._config.hello_s > now
+
+    def feasible(self, bpdu: Bpdu) -> bool:
+        """Whether to follow a claim cannot close a loop."""
+        return self.feasibility.feasible(bpdu.root, bpdu.seq, bpdu.path_cost_us)
+
+    def request(self, root: RootVector) -> SeqRequest:
+        """The request for a sequence number under which all claims of a root are feasible."""
+        return SeqRequest(root.id, root.boot, self.feasibility.seq(root) or 0)

@@ -1,0 +1,38 @@
+"""Times and limits of a spanning tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TreeConfig"]
+
+
+@dataclass(slots=True, frozen=True)
+class TreeConfig:
+    """Times in seconds. The defaults suit links from loopback to intercontinental."""
+
+    hello_s: float = 0.5
+    """How often the root mints a sequence number (802.1D hello time)."""
+    max_age_s: float = 2.0
+    """A root that was not known to live for so long is dead."""
+    hysteresis_ms: float = 2.0
+    """A live parent is left for another path to the same root only if that saves at least this ..."""
+    hysteresis_ratio: float = 0.25
+    """... and at least this part of the path cost."""
+    seq_gap_s: float = 0.02
+    """Least time between sequence numbers, however many are requested."""
+    stall_s: float = 1.0
+    """A timer later than this means that this process was stopped, not that the others are silent."""
+    settle_s: float = 0.05
+    """Nothing is announced for so long after such a stall: what waits in the sockets is read first."""
+    feasibility_expiry_s: float = 60.0
+    feasibility_limit: int = 64
+    change_limit: int = 4096
+    """Origins of topology changes that are remembered: what is forgotten while it is under way would circulate."""
+    bpdus_burst: int = 50
+    bpdus_per_s: float = 100.0
+    """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes more often is told in one. A
+    neighbour that changes its mind all the time must not keep the whole federation busy."""
+    changes_burst: int = 256
+    changes_per_s: float = 20.0
+    """Topology changes that are taken from one neighbour, at once and for long; X."""

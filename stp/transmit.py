@@ -1,0 +1,58 @@
+"""To which neighbours something is to be said, and how soon (802.1D 17.21.18 txConfig, 17.13.12 TxHoldCount)."""
+
+from __future__ import annotations
+
+import math
+
+from stp.config import TreeConfig
+from stp.ports import Port
+
+__all__ = ["Transmission"]
+
+
+class Transmission:
+    """The neighbours that have not heard the newest. What is told them is made when it is sent, so that much news is one BPDU."""
+
+    __slots__ = ("_config", "_dirty", "_held_until", "hold_until")
+
+    def __init__(self, config: TreeConfig) -> None:
+        self._config = config
+        self._dirty: dict[bytes, Port] = {}
+        self._held_until = math.inf  # what is in `_dirty` is to be sent then
+        self.hold_until = -math.inf
+        """Nothing is sent before (s)."""
+
+    def announce(self, port: Port) -> None:
+        """Tell this neighbour."""
+        self._dirty[port.peer.id] = port
+
+    def announce_all(self, ports: dict[bytes, Port]) -> None:
+        """Tell all of them."""
+        self._dirty.update(ports)
+
+    def forget(self, peer_id: bytes) -> None:
+        """Tell this one nothing more: its link is gone."""
+        self._dirty.pop(peer_id, None)
+
+    def due(self, now: float) -> list[Port]:
+        """The neighbours to be told now, in order. Who was told too much lately is told later, all in one."""
+        if not self._dirty or now < self.hold_until:
+            return []
+        told: list[Port] = []
+        held: dict[bytes, Port] = {}
+        self._held_until = math.inf
+        for peer_id, port in self._dirty.items():
+            wait_s = port.charge_bpdu(now, self._config.bpdus_burst, self._config.bpdus_per_s)
+            if wait_s:
+                held[peer_id] = port
+                self._held_until = min(self._held_until, now + wait_s)
+            else:
+                told.append(port)
+        self._dirty = held
+        return told
+
+    def next_deadline(self, now: float) -> float:
+        """When `due` may have something that was held back (s); inf when nothing was."""
+        if not self._dirty:
+            return math.inf
+        return min(self._held_until, self.hold_until) if self.hold_until > now else self._held_until
