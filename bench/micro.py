@@ -1,12 +1,17 @@
-"""Micro-benchmarks of the broker's inner parts: ns per operation, the best of several turns."""
+"""Micro-benchmarks of the broker's inner parts: ns per operation, the best of several turns.
+
+    python -m bench.micro [SECONDS]        (mqttree bench micro --seconds SECONDS)
+"""
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
 
+from bench import growth
 from bench.load import packets
 
 _TURNS = 5
@@ -17,7 +22,8 @@ Case = tuple[str, int, Callable[[], object]]
 
 
 def main(seconds: float) -> int:
-    """Measure every case for about `seconds` and print a table; 1 if one failed."""
+    """Measure every case for about `seconds` and print a table; then what rules and wildcard filters cost, and how subscribing
+    and matching grow, which takes about 20 s more. Returns 1 if one failed."""
     failed = False
     for part in (_wire, _trie, _fanout):
         try:
@@ -26,7 +32,11 @@ def main(seconds: float) -> int:
         except Exception as error:  # one part that cannot be measured must not hide the others
             print(f"mqttree bench: {part.__name__[1:]} failed: {type(error).__name__}: {error}", file=sys.stderr)
             failed = True
-    return int(failed)
+    print()
+    for line in _burdens(seconds):
+        print(line, flush=True)
+    print()
+    return growth.main() or int(failed)
 
 
 def _measure(call: Callable[[], object], operations: int, seconds: float) -> float:
@@ -130,12 +140,57 @@ def _fanout() -> Iterator[Case]:
             yield f"node, 1 to {subscribers}, {title}", 500, call
 
 
-def _node_call(subscribers: int, topics: int, version: int, qos: int, properties: int) -> Callable[[], object]:
-    """Make a node with connected clients; return what feeds it 500 PUBLISH packets and their PUBACKs."""
+def _burdens(seconds: float) -> Iterator[str]:
+    """Measure the whole node with a file of topic rules in force, and with many wildcard filters in place, beside without.
+
+    In turn, and by the process's own time, since a few percent are looked for.
+    """
+    for title, topics, qos in (("QoS 0, one topic", 1, 0), ("QoS 0, 50 topics in turn", 50, 0), ("QoS 1, one topic", 1, 1)):
+        calls = [
+            _node_call(10, topics, 4, qos, 0),
+            _node_call(10, topics, 4, qos, 0, rules=1000),
+            _node_call(10, topics, 4, qos, 0, wildcards=10_000),
+        ]
+        start = time.process_time_ns()
+        calls[0]()
+        repeat = max(1, int(seconds * 1e9 / 20 / max(1, time.process_time_ns() - start)))
+        best = [math.inf] * len(calls)
+        for _ in range(20):
+            for number, call in enumerate(calls):
+                start = time.process_time_ns()
+                for _ in range(repeat):
+                    call()
+                best[number] = min(best[number], time.process_time_ns() - start)
+        rates = [500 * repeat / value * 1e9 for value in best]
+        with_rules, with_wildcards = (f"{rate:,.0f} ({rate / rates[0]:.0%})" for rate in rates[1:])
+        yield f"node, 1 to 10, {title}: {rates[0]:,.0f} messages/s in"
+        yield f"    with 1,000 rules {with_rules}, with 10,000 wildcard filters {with_wildcards}"
+
+
+def _rules(count: int) -> str:
+    """Return a rules file of which half is about everybody; the last rule lets all publish and subscribe what is measured."""
+    lines = []
+    for number in range(count // 2):
+        lines += [f"user u{number}", f"allow all plant/{number}/%u/#", "everyone", f"deny publish plant/{number}/+/limits"]
+    lines[-1] = "allow all load/#"
+    return "\n".join(lines)
+
+
+def _node_call(
+    subscribers: int, topics: int, version: int, qos: int, properties: int, *, rules: int = 0, wildcards: int = 0
+) -> Callable[[], object]:
+    """Make a node with connected clients; return what feeds it 500 PUBLISH packets and their PUBACKs.
+
+    `rules`: so many topic rules are in force; `wildcards`: so many wildcard filters of another client are in place.
+    """
+    from broker.access import Access
+    from broker.aclfile import parse_rules
     from broker.config import NodeConfig
     from broker.node import Node
 
     node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
+    if rules:
+        node.set_access(Access(rules=parse_rules("rules", _rules(rules))), 0.0)
     names = [f"load/{number:05d}" for number in range(topics)]
     sinks = [_Sink() for _ in range(subscribers + 1)]
     clients = [node.connection_made("in", "127.0.0.1:1", "default", sink, 0.0) for sink in sinks]
@@ -143,6 +198,11 @@ def _node_call(subscribers: int, topics: int, version: int, qos: int, properties
         client.receive(packets.connect(f"c{number}", version), 0.0)
         for name in names if number else ():
             client.receive(packets.subscribe(name, qos, version), 0.0)
+    if wildcards:
+        other = node.connection_made("in", "127.0.0.1:2", "default", _Sink(), 0.0)
+        other.receive(packets.connect("other", version), 0.0)
+        for number in range(wildcards):
+            other.receive(packets.subscribe(f"other/{number % 100}/+/{number}/#", qos, version), 0.0)
     node.flush()
     packet, at, _ = packets.publish(names[0], _PAYLOAD, qos, version, properties)
     size = len(packet)
@@ -166,3 +226,7 @@ def _node_call(subscribers: int, topics: int, version: int, qos: int, properties
     if node.counters.delivered - before != 500 * subscribers:
         raise RuntimeError(f"{node.counters.delivered - before} of {500 * subscribers} messages were delivered")
     return call
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 0.5))

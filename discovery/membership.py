@@ -267,9 +267,9 @@ class Membership:
 
     def tree_agreed(self, agreed: bool, now: float) -> None:
         """Take what the tree says: whether every port is settled and the root agreed."""
+        if agreed is self._agreed or self._left:
+            return  # asked with every BPDU
         self._agreed = agreed
-        if self._left:
-            return
         if agreed and self.state is State.OTC:
             self._enter(State.RUNTIME)
         elif not agreed and self.state is State.RUNTIME:

@@ -4,8 +4,8 @@ everything that it is told on."""
 from __future__ import annotations
 
 from broker import limits
-from broker.link import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
 from broker.origin import origin_key
+from broker.records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
 from broker.wire import Connack, encode_packet
 from broker.wire.varint import encode_varint
 from discovery.address import Address

@@ -182,6 +182,24 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
     return faults
 
 
+def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
+    """Logs that keep a message twice, more than was published, or more bytes than they count."""
+    most = sum(sent.copies if sent.qos == 1 else 1 for sent in ledger.sent if sent.qos or sent.retain)
+    faults = []
+    for host in hosts:
+        log = host.running.relay.log
+        entries = log._entries
+        if len(entries) > most:
+            faults.append(("bounds", f"{host.name} keeps {len(entries)} messages of {most}"))
+        twice = len(entries) - len({(entry.key, entry.sequence) for entry in entries})
+        if twice:
+            faults.append(("bounds", f"{host.name} keeps {twice} messages twice"))
+        size = sum(entry.size for entry in entries)
+        if size != log._bytes or size > limits.LOG_BYTES:
+            faults.append(("bounds", f"{host.name} keeps {size} bytes of messages and counts {log._bytes}"))
+    return faults
+
+
 # ---------------------------------------------------------------- messages
 
 

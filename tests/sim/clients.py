@@ -56,6 +56,8 @@ class Sent:
     at: float
     acked: float | None = None
     repeated: bool = False
+    copies: int = 1
+    """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker (MQTT-4.3.2)."""
     will: bool = False
     packet: Publish | None = None
 
@@ -281,6 +283,7 @@ class SimClient:
             self.subscribe(self.filters)
         for packet_id, sent in list(self._out.items()):
             assert sent.packet is not None
+            sent.copies += 1
             self._send(Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties))
         for packet_id in list(self._released):
             self._send(Pubrel(packet_id))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker import limits, relay
-from tests.sim.checkers import Meetings, Messages, bound_faults, tree_faults, watch_crossings
+from tests.sim.checkers import Meetings, Messages, bound_faults, log_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.world import Host, World
 
@@ -239,6 +240,8 @@ class Schedule:
             self.faults()
             world.run(self.length + 1.0)
             self._end()
+        except Exception:  # in a client, the network or a checker; what a node raises is caught at its host
+            world.violation("simulation", traceback.format_exc(limit=-6))
         finally:
             limits.LINK_BACKLOG_BYTES, relay.RECENT = saved
         return self._result()
@@ -284,10 +287,8 @@ class Schedule:
                 }  # fmt: skip
         world.run(5.0)
         messages.probes(first, expected)
-        for host in world.alive():
-            log = host.running.relay.log
-            if len(log) > len(self.ledger.sent):
-                world.violation("bounds", f"{host.name} keeps {len(log)} messages of {len(self.ledger.sent)}")
+        for kind, text in log_faults(world.alive(), self.ledger):
+            world.violation(kind, text)
 
     def _result(self) -> Result:
         world = self.world

@@ -39,13 +39,15 @@ class End:
 
     __slots__ = (
         "arrived", "black", "buffer", "conn", "early", "far", "flying", "free_at", "host", "inbox", "key", "last_arrival",
-        "paused", "peer", "reading", "segments", "size", "stalled", "state", "world",
+        "number", "paused", "peer", "reading", "segments", "size", "stalled", "state", "world",
     )  # fmt: skip
 
-    def __init__(self, world: World, host: Host | None, key: str, far: Far | None = None) -> None:
+    def __init__(self, world: World, host: Host | None, number: int, far: Far | None = None) -> None:
+        """`number`: even where the connection was made, odd at the end that accepted it."""
         self.world = world
         self.host = host  # None: on the same host as the peer, never cut off from it
-        self.key = key
+        self.number = number
+        self.key = f"{number // 2}{'<' if number & 1 else '>'}"
         self.far = far
         self.conn: Connection | None = None
         self.peer: End = self
@@ -127,15 +129,17 @@ class End:
     def pump(self) -> None:
         """Send what the window takes."""
         world = self.world
-        rng = world.rng
-        while self.buffer and self.flying < world.window:
-            data = self.buffer.popleft()
-            if len(data) > 1 and (len(data) > 16384 or rng.random() < world.cutting):
-                cut = rng.randint(1, min(len(data) - 1, 16384))
-                self.buffer.appendleft(data[cut:])
+        buffer = self.buffer
+        while buffer and self.flying < world.window:
+            data = buffer.popleft()
+            size = len(data)
+            if size > 1 and (size > 16384 or world.rng.random() < world.cutting):
+                cut = 1 + int(world.rng.random() * min(size - 1, 16384))
+                buffer.appendleft(data[cut:])
                 data = data[:cut]
-            self.size -= len(data)
-            self.flying += len(data)
+                size = cut
+            self.size -= size
+            self.flying += size
             self._fly(data)
         if self.state == "closing" and not self.buffer:
             self._fly(None)
@@ -154,21 +158,29 @@ class End:
 
     def _fly(self, data: bytes | None) -> None:
         world = self.world
-        self.free_at = max(self.free_at, world.now) + (len(data) / world.rate if data else 0.0)
-        self.last_arrival = max(self.last_arrival, self.free_at + world.latency(self.host, self.peer.host))
-        world.at(self.last_arrival, self._arrive, self.segments, data)
+        free_at = self.free_at if self.free_at > world.now else world.now
+        if data:
+            free_at += len(data) / world.rate
+        self.free_at = free_at
+        arrival = free_at + world.latency(self.host, self.peer.host)
+        if arrival > self.last_arrival:
+            self.last_arrival = arrival
+        heapq.heappush(world.heap, (self.last_arrival, next(world.order), self._arrive, (self.segments, data)))
         self.segments += 1
 
     def _arrive(self, number: int, data: bytes | None) -> None:
         if not self.world.reaches(self, self.peer):
             self.stalled.append((number, data))
             self.world.swallowed[self.key] = self
-            return
-        self.early[number] = data
-        while self.arrived in self.early:
-            data = self.early.pop(self.arrived)
-            self.arrived += 1
+        elif number == self.arrived and not self.early:
+            self.arrived = number + 1
             self._arrived(data)
+        else:
+            self.early[number] = data
+            while self.arrived in self.early:
+                data = self.early.pop(self.arrived)
+                self.arrived += 1
+                self._arrived(data)
 
     def _arrived(self, data: bytes | None) -> None:
         peer = self.peer
@@ -177,9 +189,10 @@ class End:
             if data is not None and self.state != "closed":
                 peer.send_reset()
             return
-        world.note(b"%d%b" % (zlib.crc32(data or b""), self.key.encode()))
+        world.heard = zlib.crc32(data or b"", (world.heard + self.number + hash(world.now)) & 0xFFFFFFFF)
         peer.inbox.append(data)
-        peer.read()
+        if peer.reading:
+            peer.read()
 
     def healed(self) -> None:
         """Send again what the cut swallowed."""
@@ -195,23 +208,23 @@ class End:
         if self.host is not None and self.host.paused:
             return
         world = self.world
-        while self.inbox and self.reading and self.state == "open":
-            data = self.inbox.popleft()
+        inbox = self.inbox
+        peer = self.peer
+        while inbox and self.reading and self.state == "open":
+            data = inbox.popleft()
             if data is None:
                 self.drop(reset=False)
                 self._tell_lost("closed by peer")
                 return
-            while self.inbox and self.inbox[0] is not None and world.rng.random() < 0.7:
-                data += self.inbox.popleft() or b""
-            self.peer.flying -= len(data)
+            while inbox and inbox[0] is not None and world.rng.random() < 0.7:
+                data += inbox.popleft() or b""
+            peer.flying -= len(data)
             if self.far is not None:
                 self.far.data(data)
             elif self.conn is not None and self.host is not None:
-                conn = self.conn
-                chunk = data
-                self.host.do(lambda node, conn=conn, chunk=chunk: conn.receive(chunk, world.now), conn.node)
-            if self.peer.state != "closed":
-                world.after(0.0, self.peer.pump)
+                self.host.receive(self.conn, data)
+            if peer.state == "closing" or peer.buffer or peer.paused:
+                world.after(0.0, peer.pump)
 
 
 class Host:
@@ -323,14 +336,24 @@ class Host:
             self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
             self.kill()
 
+    def receive(self, conn: Connection, data: bytes) -> None:
+        """Hand a node that runs what has come on a connection."""
+        node = self.node
+        if conn.node is node:
+            try:
+                conn.receive(data, self.world.now)
+                self._run(node)
+            except Exception:  # as in `do`
+                self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
+                self.kill()
+
     def _run(self, node: Node) -> None:
         world = self.world
         node.flush()
         for _ in range(100):
-            effects = node.take_effects()
-            if not effects and not node.dirty:
+            if not node.effects and not node.dirty:
                 break
-            for effect in effects:
+            for effect in node.take_effects():
                 if isinstance(effect, Dial):
                     world.dial(self, effect)
                 elif isinstance(effect, Datagram):
@@ -381,30 +404,32 @@ class World:
         self._base: dict[tuple[int, int], float] = {}
         self._side: dict[int, int] = {}
         self.blocked: set[tuple[int, int]] = set()
-        self._heap: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
-        self._order = itertools.count()
+        self.heap: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self.order = itertools.count()
         self._keys = itertools.count(1)
+        self.heard = 0  # a sum over everything that arrived anywhere, and when
         self._hash = hashlib.sha256()
 
     # ---- clock
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> None:
-        heapq.heappush(self._heap, (max(when, self.now), next(self._order), call, args))
+        heapq.heappush(self.heap, (max(when, self.now), next(self.order), call, args))
 
     def after(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
-        heapq.heappush(self._heap, (self.now + delay, next(self._order), call, args))
+        heapq.heappush(self.heap, (self.now + delay, next(self.order), call, args))
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None, every: float = 0.1) -> bool:
         """Run for some virtual seconds, or until `done`, looked at `every` so often."""
         until = self.now + seconds
         look = self.now
-        while self._heap and self._heap[0][0] <= until:
-            when = self._heap[0][0]
+        heap = self.heap
+        while heap and heap[0][0] <= until:
+            when = heap[0][0]
             if done is not None and when >= look:
                 if done():
                     return True
                 look = max(look + every, when)
-            _, _, call, args = heapq.heappop(self._heap)
+            _, _, call, args = heapq.heappop(heap)
             self.now = when
             self.events += 1
             call(*args)
@@ -416,12 +441,9 @@ class World:
 
     # ---- telling
 
-    def note(self, data: bytes) -> None:
-        self._hash.update(b"%.6f %b\n" % (self.now, data))
-
     def say(self, text: str) -> None:
         line = f"{self.now - self.started:9.4f}  {text}"
-        self._hash.update(line.encode())
+        self._hash.update(b"%d %b\n" % (self.heard, line.encode()))
         self.transcript.append(line)
         if self.verbose:
             print(line, flush=True)
@@ -432,7 +454,7 @@ class World:
 
     @property
     def digest(self) -> str:
-        return self._hash.hexdigest()
+        return f"{self._hash.hexdigest()}{self.heard:08x}"
 
     # ---- hosts
 
@@ -455,10 +477,10 @@ class World:
     def latency(self, a: Host | None, b: Host | None) -> float:
         if a is None or b is None or a is b:
             return 0.00005 + self.rng.random() * 0.0002
-        key = (min(a.index, b.index), max(a.index, b.index))
+        key = (a.index, b.index)
         base = self._base.get(key)
         if base is None:
-            base = self._base[key] = self.rng.uniform(0.0001, self.slowest)
+            base = self._base[key] = self._base[b.index, a.index] = self.rng.uniform(0.0001, self.slowest)
         return base + self.rng.random() * self.jitter
 
     def connected(self, a: Host, b: Host) -> bool:
@@ -466,9 +488,9 @@ class World:
         if a is b:
             return True
         side = self._side
-        return side.get(a.index, 0) == side.get(b.index, 0) and (
-            (min(a.index, b.index), max(a.index, b.index)) not in self.blocked
-        )
+        if side and side.get(a.index, 0) != side.get(b.index, 0):
+            return False
+        return not self.blocked or (min(a.index, b.index), max(a.index, b.index)) not in self.blocked
 
     def reaches(self, a: End, b: End) -> bool:
         if a.black or b.black:
@@ -517,7 +539,7 @@ class World:
 
     def pair(self, a: Host | None, b: Host | None, far: Far | None = None) -> tuple[End, End]:
         number = next(self._keys)
-        one, two = End(self, a, f"{number}>", far), End(self, b, f"{number}<")
+        one, two = End(self, a, 2 * number, far), End(self, b, 2 * number + 1)
         one.peer, two.peer = two, one
         for end in (one, two):
             self.streams[end.key] = end

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.link import BPDU, PROTOCOL, SEEN, Link, decode_records, encode_record
+from broker.handshake import PROTOCOL
+from broker.link import Link
 from broker.origin import encode_origin, encode_vector, origin_key
-from broker.relay import FETCH_TIME
+from broker.records import BPDU, SEEN, decode_records, encode_record
+from broker.repair import FETCH_TIME
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property

@@ -18,7 +18,8 @@ STOREYS = {"bench": 3, "broker": 2, "routing": 1, "stp": 0, "discovery": 0}
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what it needs.
 DRIVERS = {
     *(f"broker/{name}.py" for name in ("server", "transport", "websocket", "plugins", "gatekeeper")),
-    *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "amqtt_listener", "sockets", "tls")),
+    *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "poller", "sockets", "tls")),
+    *(f"broker/{name}.py" for name in ("amqtt_face", "amqtt_listener", "outreach")),
     "discovery/multicast.py",
     "discovery/dns.py",
 }
@@ -61,7 +62,7 @@ def files() -> list[str]:
     """All files of the project: what git knows or would take; without git, what is not obviously made."""
     try:
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
         found = listing.splitlines()
     except (OSError, subprocess.SubprocessError):
         found = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")]

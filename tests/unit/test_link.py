@@ -11,8 +11,9 @@ import pytest
 
 from broker import limits
 from broker.effects import Dial
-from broker.link import ASK_SEEN, AUTHENTICATION, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.handshake import AUTHENTICATION
 from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
+from broker.records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT
 from broker.wire import Connect, Pingreq, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint

@@ -20,7 +20,10 @@ from broker.wire import (
     Pingresp,
     Property,
     Puback,
+    Pubcomp,
     Publish,
+    Pubrec,
+    Pubrel,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
@@ -299,6 +302,54 @@ def test_a_client_that_does_not_take_its_answers(monkeypatch: pytest.MonkeyPatch
     assert client.closed
     assert world.counters.slow_consumer_closed == 1
     check_peace(*peace)
+
+
+@ALL
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of a publisher when somebody fell behind waits with it: one read holds more than a queue may."""
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 50)
+    monkeypatch.setattr(limits, "MAX_QUEUED", 100)
+    world = World(max_inflight_messages=10)
+    slow = world.connect("s", version)
+    slow.subscribe("t/#", qos=qos)
+    publishers = [world.connect(f"p{n}", version) for n in range(3)]
+    want = [[b"%d-%s" % (n, b"x" * (i % 7 if mixed else 5)) + b"%03d" % i for i in range(300)] for n in range(3)]
+    for publisher, payloads in zip(publishers, want, strict=True):
+        publisher.send(*[Publish(f"t/{i % 2 * mixed}", p, qos, packet_id=i + 1) for i, p in enumerate(payloads)])
+    assert not any(p.transport.reading for p in publishers)
+    assert len(world.session("s").queue) < 60
+    got: list[bytes] = []
+    while packets := slow.take():
+        for packet in packets:
+            if isinstance(packet, Publish):
+                got.append(packet.payload)
+                slow.send(Puback(packet.packet_id) if qos == 1 else Pubrec(packet.packet_id))
+            elif isinstance(packet, Pubrel):
+                slow.send(Pubcomp(packet.packet_id))
+        assert len(world.session("s").queue) < 60
+    assert [[p for p in got if p.startswith(b"%d-" % n)] for n in range(3)] == want
+    assert world.counters.dropped_queue_full == 0
+    assert all(p.transport.reading for p in publishers)
+    assert [len([a for a in p.take() if isinstance(a, Puback | Pubrec)]) for p in publishers] == [300] * 3
+
+
+def test_a_publisher_that_was_held_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is handled any more, and nobody waits for it."""
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 5)
+    world = World(max_inflight_messages=1)
+    slow, publisher = world.connect("s"), world.connect("p")
+    slow.subscribe("t", qos=1)
+    publisher.send(*[Publish("t", b"x", 1, packet_id=i + 1) for i in range(50)])
+    assert not publisher.transport.reading
+    publisher.vanish()
+    got = 0
+    while packets := slow.take_publishes():
+        got += len(packets)
+        slow.send(*[Puback(packet.packet_id) for packet in packets])
+    assert 5 <= got <= 10
+    assert not world.node.unheld
 
 
 def test_a_publisher_that_is_held_for_two_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import limits
-from broker.link import DONE, ORIGINS, SEEN, WANT
+from broker.counters import Counters
 from broker.origin import LAST, Window, decode_vector, encode_vector, intersect, origin_key, subtract
+from broker.records import DONE, ORIGINS, SEEN, WANT
 from broker.relay import FORGET_ORIGIN, RECENT
 from stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
@@ -219,3 +220,32 @@ def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
             assert new in (0, -1)
         assert len(window.gaps) <= limits.MAX_GAPS
         assert all(not window.missing(n) for n in taken)
+
+
+def test_holes_that_are_given_up_are_counted() -> None:
+    counters = Counters()
+    window = Window(0, 0.0, counters)
+    for hole in range(limits.MAX_GAPS):
+        window.accept(2 + 4 * hole, 1)
+    assert counters.gaps_forgotten == 0
+    assert window.missing(1)
+    window.accept(2 + 4 * limits.MAX_GAPS, 1)  # one more
+    assert counters.gaps_forgotten == 1
+    assert not window.missing(1)
+    window.accept(4, 1)  # the oldest hole that is left is split
+    assert counters.gaps_forgotten == 2
+    assert not window.missing(3)
+    assert window.missing(5)
+    window.accept(window.top + 1, 1)
+    assert counters.gaps_forgotten == 2
+    assert len(window.gaps) == limits.MAX_GAPS
+
+
+def test_history_that_is_wanted_counts_as_holes() -> None:
+    counters = Counters()
+    window = Window(1000, 0.0, counters)
+    window.history = [(number, number) for number in range(2, 2 + 2 * limits.MAX_GAPS, 2)]
+    window.gaps = [(900, 900)]
+    assert len(window.want(Window(0, 0.0))) == limits.MAX_GAPS
+    assert counters.gaps_forgotten == 1
+    assert window.gaps[-1] == (900, 900)

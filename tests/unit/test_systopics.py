@@ -6,16 +6,20 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.systopics import AVERAGES, LOADS, Load, SysTopics
-from broker.wire.packets import Publish, Pubrel
+from broker.wire import Property, encode_packet
+from broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.unit.node_harness import World
 
-# Read off Mosquitto 2.0.11 with mosquitto_sub. Not here: publish/bytes (payload bytes alone), shared_subscriptions/count.
+# Read off Mosquitto 2.0.11 with mosquitto_sub, all of it; and what only its manual page has: clients/maximum, messages/inflight.
 NAMES = {
     "version", "uptime", "clients/total", "clients/maximum", "clients/connected", "clients/active", "clients/disconnected",
-    "clients/inactive", "clients/expired", "messages/received", "messages/sent", "messages/stored",
+    "clients/inactive", "clients/expired", "messages/received", "messages/sent", "messages/stored", "messages/inflight",
     "publish/messages/received", "publish/messages/sent", "publish/messages/dropped", "bytes/received", "bytes/sent",
+    "publish/bytes/received", "publish/bytes/sent", "shared_subscriptions/count",
     "subscriptions/count", "retained messages/count", "store/messages/count", "store/messages/bytes", "heap/current",
     "heap/maximum",
     *(
@@ -103,6 +107,56 @@ def test_packets_are_counted_on_every_path(version: int, qos: int, told: Told) -
     assert "published_runs" not in world.counters.as_dict()
 
 
+@given(st.data())
+def test_bytes_of_publish_packets_are_what_is_left(data: st.DataObject) -> None:
+    """They are not measured, everything else is; whatever the versions, QoS, sizes and paths."""
+    world = World()
+    versions = data.draw(st.lists(st.sampled_from([4, 5]), min_size=2, max_size=3))
+    clients = [world.connect(f"c{number}", version=version) for number, version in enumerate(versions)]
+    for client in clients:
+        client.subscribe(data.draw(st.sampled_from(["t", "+", "t/#", "$share/g/t"])), qos=data.draw(st.sampled_from([0, 1, 2])))
+        client.take()
+    came = went = 0
+    for number in range(1, data.draw(st.integers(1, 6))):
+        client = data.draw(st.sampled_from(clients))
+        qos = data.draw(st.sampled_from([0, 0, 1, 2]))
+        properties = data.draw(st.sampled_from([None, {Property.CONTENT_TYPE: "x"}])) if client.version == 5 else None
+        payload = bytes(data.draw(st.sampled_from([0, 1, 130, 20_000])))
+        publish = Publish("t", payload, qos, data.draw(st.booleans()), False, number if qos else None, properties)
+        packet = encode_packet(publish, client.version)
+        came += len(packet)
+        client.send(packet, *([Pubrel(number)] if qos == 2 else []), Pingreq())
+        for other in clients:
+            for found in other.take():
+                if isinstance(found, Publish):
+                    went += len(encode_packet(found, other.version))
+                    if found.qos:
+                        other.send(Puback(found.packet_id or 0) if found.qos == 1 else Pubrec(found.packet_id or 0))
+                elif isinstance(found, Pubrel):
+                    other.send(Pubcomp(found.packet_id))
+    assert world.counters.publish_bytes_received == came
+    assert world.counters.publish_bytes_sent == went
+
+
+def test_shared_subscriptions_are_counted_apart(told: Told) -> None:
+    def counts() -> tuple[str, str]:
+        found = told.topics.values(0.0)
+        return found["subscriptions/count"], found["shared_subscriptions/count"]
+
+    one, two = told.world.connect("1"), told.world.connect("2", 4, clean=False)
+    one.subscribe("t", "$share/g/t", "$share/h/t")
+    two.subscribe("$share/g/t", "u/+")
+    one.subscribe("$share/g/t", "t")  # again
+    assert counts() == ("2", "3")
+    two.unsubscribe("$share/g/t", "$share/x/t")
+    assert counts() == ("2", "2")
+    two.subscribe("$share/g/t")
+    two.disconnect()
+    assert counts() == ("2", "3")  # that of a session counts while it lasts
+    one.disconnect()
+    assert counts() == ("1", "1")
+
+
 def test_only_what_changed_is_published_and_at_qos_0(told: Told) -> None:
     world = told.world
     watcher = world.connect("w")
@@ -148,7 +202,13 @@ def test_many_sessions_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch
     client.subscribe("q", qos=1)
     client.disconnect()
     other = world.connect("here")
+    other.subscribe("q", qos=1)
     other.publish("q", b"wait", 1, packet_id=1)
+    assert told.topics.values(world.now)["messages/inflight"] == "1"
+    for packet in other.take():
+        if isinstance(packet, Publish):
+            other.send(Puback(packet.packet_id or 0))
+    assert told.topics.values(world.now)["messages/inflight"] == "0"
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES) + 1)
     monkeypatch.setattr("broker.limits.SYS_SESSIONS", 1)
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES))

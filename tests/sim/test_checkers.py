@@ -1,0 +1,570 @@
+"""Every checker catches its fault: brokers are broken in memory, one way each, and the schedule has to say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.client import Client
+from broker.effects import Datagram
+from broker.federation import Federation
+from broker.log import Entry, MessageLog
+from broker.message import Message
+from broker.node import Node
+from broker.origin import Window
+from broker.relay import Relay
+from broker.retained import RetainedStore
+from discovery.membership import Membership
+from routing.trie import SubscriptionTrie
+from stp.bpdu import Role
+from stp.vector import RootVector
+from tests.sim.checkers import bound_faults, log_faults, tree_faults, watch_crossings
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.schedule import faults_of, quiet
+from tests.sim.test_federation import Event, Scene, part, world_of
+from tests.sim.world import End, World
+
+Patch = pytest.MonkeyPatch
+
+CUT: list[Event] = [(1.2, part((0,), (1, 2))), (3.6, part())]
+"""Long enough for links to die: what is published meanwhile comes again when it heals."""
+
+
+class Small(Scene):
+    """Three brokers and few messages, retained ones among them; each has a subscriber of some of them, too."""
+
+    def __init__(self, events: list[Event] | None = None) -> None:
+        super().__init__(1, 3, CUT if events is None else events)
+        self.length = 3.5
+
+    def build(self) -> None:
+        super().build()
+        for host in self.hosts:
+            self._client(f"one{host.index}", host, filters=[("t/pub0", 1)], clean=True, version=5, receive_maximum=0)
+
+    def traffic(self) -> None:
+        for publisher in self.publishers:
+            for number in range(30):
+                self.world.after(0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+            self.world.after(1.0, publisher.publish, f"r/{publisher.name}", 1, True)
+
+
+def texts(scene: Scene, kind: str) -> list[str]:
+    return [text for found, text in scene.run().violations if found == kind]
+
+
+@pytest.mark.parametrize("events", [CUT, []], ids=["cut", "whole"])
+def test_sound_brokers(events: list[Event]) -> None:
+    """What the mutants are compared with: nothing is reported, and the cut led to replays and duplicates."""
+    scene = Small(events)
+    result = scene.run()
+    assert result.violations == []
+    assert bool(result.counters["replayed"]) == bool(events)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def replays_nothing(patch: Patch) -> None:
+    patch.setattr(MessageLog, "missed", lambda self, seen, now: [])
+
+
+def replays_backwards(patch: Patch) -> None:
+    missed = MessageLog.missed
+    patch.setattr(MessageLog, "missed", lambda self, seen, now: missed(self, seen, now)[::-1])
+
+
+def takes_everything(patch: Patch) -> None:
+    def accept(self: Window, first: int, count: int) -> int:
+        self.top = max(self.top, first + count - 1)
+        return count
+
+    patch.setattr(Window, "accept", accept)
+
+
+def replays_all(patch: Patch) -> None:
+    takes_everything(patch)
+    missed = MessageLog.missed
+    patch.setattr(MessageLog, "missed", lambda self, seen, now: missed(self, dict.fromkeys(seen, Window(0, 0.0)), now))
+
+
+def changes_received(patch: Patch, change: Callable[[Relay, Message], list[Message]]) -> None:
+    """Deliver something else than what came over a link."""
+    received = Relay.received
+
+    def wrong(self: Relay, link: Any, message: Message, *rest: Any) -> None:
+        for one in change(self, message):
+            received(self, link, one, *rest)
+
+    patch.setattr(Relay, "received", wrong)
+
+
+def delivers_twice(patch: Patch) -> None:
+    changes_received(patch, lambda relay, message: [message, message])
+
+
+def other_payload(patch: Patch) -> None:
+    def change(relay: Relay, message: Message) -> list[Message]:
+        return [Message(message.topic, message.payload + b"!", message.qos, message.retain, message.properties, None, None)]
+
+    changes_received(patch, change)
+
+
+def other_topic(patch: Patch) -> None:
+    def change(relay: Relay, message: Message) -> list[Message]:
+        return [Message(b"t/other", message.payload, message.qos, message.retain, message.properties, None, None)]
+
+    changes_received(patch, change)
+
+
+def no_properties(patch: Patch) -> None:
+    def change(relay: Relay, message: Message) -> list[Message]:
+        return [Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)]
+
+    changes_received(patch, change)
+
+
+def matches_everything(patch: Patch) -> None:
+    match = SubscriptionTrie.match
+
+    def wrong(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
+        return match(self, "t/pub0" if topic.startswith("t/") else topic)
+
+    patch.setattr(SubscriptionTrie, "match", wrong)
+
+
+def loses_retained(patch: Patch) -> None:
+    store = RetainedStore.store
+    patch.setattr(RetainedStore, "store", lambda self, topic, message: topic == "r/pub1" or store(self, topic, message))
+
+
+def forwards_no_qos_0(patch: Patch) -> None:
+    patch.setattr(Relay, "forward_run", lambda *arguments: None)
+    forward = Relay.forward
+    patch.setattr(Relay, "forward", lambda self, message: forward(self, message) if message.qos else None)
+
+
+def closes_publishers(patch: Patch) -> None:
+    packets = Client.packets
+
+    def wrong(self: Client, data: bytes, now: float) -> int:
+        used = packets(self, data, now)
+        if now > 102.0 and "pub" in self.session.client_id:
+            self.conn.abort("for fun")
+        return used
+
+    patch.setattr(Client, "packets", wrong)
+
+
+def raises(patch: Patch) -> None:
+    def change(relay: Relay, message: Message) -> list[Message]:
+        raise ZeroDivisionError
+
+    changes_received(patch, change)
+
+
+def keeps_twice(patch: Patch) -> None:
+    append = MessageLog.append
+
+    def wrong(self: MessageLog, entry: Entry) -> None:
+        append(self, entry)
+        append(self, entry)
+
+    patch.setattr(MessageLog, "append", wrong)
+
+
+MUTANTS: dict[str, tuple[Callable[[Patch], None], str, str]] = {
+    "replays nothing": (replays_nothing, "lost", "did not reach"),
+    "replays backwards": (replays_backwards, "order", "after message"),
+    "takes what has been here": (replays_all, "crossed twice", "message"),
+    "delivers twice at QoS 2": (delivers_twice, "QoS 2 twice", "sub"),
+    "delivers twice at QoS 1": (delivers_twice, "duplicate", "one"),
+    "changes the payload": (other_payload, "client", "payload of message"),
+    "changes the topic": (other_topic, "client", "came as t/other"),
+    "drops properties": (no_properties, "client", "properties of message"),
+    "matches other filters": (matches_everything, "unwanted", "one"),
+    "loses retained messages": (loses_retained, "retained", "b"),
+    "does not forward QoS 0": (forwards_no_qos_0, "probe", "0 times"),
+    "closes clients": (closes_publishers, "client", "closed by a living broker"),
+    "raises": (raises, "raised", "ZeroDivisionError"),
+    "keeps messages twice": (keeps_twice, "bounds", "twice"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
+    plant, kind, text = MUTANTS[name]
+    plant(monkeypatch)
+    found = texts(Small(), kind)
+    assert any(text in line for line in found), found[:3]
+
+
+def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
+    """After the faults a broker begins to deliver to others, and each message twice."""
+    scene = Small([])
+    match = SubscriptionTrie.match
+
+    def wrong(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
+        return match(self, "t/pub0" if topic == "a/b" and scene.world.now - scene.world.started > 11.0 else topic)
+
+    monkeypatch.setattr(SubscriptionTrie, "match", wrong)
+    assert any("unasked" in text for text in texts(scene, "probe"))
+
+
+def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
+    scene = Small([])
+    received = Relay.received
+
+    def wrong(self: Relay, link: Any, message: Message, *rest: Any) -> None:
+        received(self, link, message, *rest)
+        if scene.world.now - scene.world.started > 11.0:
+            received(self, link, message, *rest)
+
+    monkeypatch.setattr(Relay, "received", wrong)
+    assert any("2 times" in text for text in texts(scene, "probe"))
+
+
+def test_crossing_twice_in_a_run_is_caught() -> None:
+    """Runs of QoS 0 are looked at, number by number."""
+    world = world_of(1, 1)
+    watch_crossings(world)
+    host = world.hosts[0]
+    host.start()
+    relay = host.running.relay
+    key = b"A" * 16
+    assert relay.accept(key, 1, 5, world.now) == 5
+    relay.vector[key].top = 3  # forgets the last two
+    assert relay.accept(key, 4, 1, world.now) == 1
+    assert [kind for kind, _ in world.violations] == ["crossed twice"]
+
+
+# ---------------------------------------------------------------- what a client notices
+
+
+def client_of(version: int = 5) -> SimClient:
+    world = World(1)
+    client = SimClient(world, Ledger(), "c", world.add(), version=version)
+    client.state = "connecting"
+    return client
+
+
+CLOSED = b"\xe0\x02\x8b\x00"
+PACKETS = {
+    "refused": (b"\x20\x03\x00\x87\x00", "refused: 0x87"),
+    "session that is not ours": (b"\x20\x03\x01\x00\x00", "Session Present"),
+    "DISCONNECT": (b"\x20\x03\x00\x00\x00" + CLOSED, "DISCONNECT 0x8b"),
+    "packet of a client": (b"\xd0\x00", "unexpected"),
+    "subscription refused": (b"\x20\x03\x00\x00\x00\x90\x04\x00\x07\x00\x87", "refused: 0x87"),
+    "publish refused": (b"\x20\x03\x00\x00\x00\x40\x04\x00\x08\x87\x00", "publish refused: 0x87"),
+}
+
+
+@pytest.mark.parametrize("name", PACKETS)
+def test_client_notices(name: str) -> None:
+    data, error = PACKETS[name]
+    client = client_of()
+    client.filters = [("a", 1)]
+    client._packet_id = 6  # the next one is 7, that of SUBSCRIBE
+    client.on_up = lambda c: c.publish("a", 1) and None
+    client.data(data)
+    assert any(error in text for text in client.errors), client.errors
+
+
+# ---------------------------------------------------------------- trees
+
+
+@pytest.fixture(scope="module")
+def rest() -> World:
+    """Four brokers that agree: b0 is the root, b1, b2 and b3 are next to it, and their other links are blocked."""
+    world = world_of(1, 4)
+    world.slowest, world.jitter = 0.0001, 0.0  # no way is shorter than the direct one
+    for host in world.hosts:
+        host.start()
+    quiet(world)
+    world.run(1.0)
+    assert not world.violations
+    assert faults_of(world) == []
+    assert bound_faults(world.hosts) == []
+    assert [host.running.federation.tree.hops for host in world.hosts] == [0, 1, 1, 1]
+    return world
+
+
+def node(world: World, index: int) -> Node:
+    return world.hosts[index].running
+
+
+def port(world: World, here: int, there: int) -> Any:
+    return node(world, here).federation.tree.ports[world.hosts[there].id]
+
+
+def other_root(world: World, patch: Patch) -> None:
+    tree = node(world, 1).federation.tree
+    wrong = node(world, 2).federation
+    patch.setattr(tree, "root", RootVector.of(wrong.own, 9.0))
+
+
+def earlier_root(world: World, patch: Patch) -> None:
+    patch.setattr(node(world, 0).config, "boot", node(world, 0).config.boot + 1)
+
+
+def still_otc(world: World, patch: Patch) -> None:
+    patch.setattr(node(world, 3).federation.membership, "state", "otc")
+
+
+def stranger(world: World, patch: Patch) -> None:
+    unknown = world.hosts[2].id
+    known = Membership.is_member
+    patch.setattr(Membership, "is_member", lambda self, broker_id: broker_id != unknown and known(self, broker_id))
+
+
+def no_link(world: World, patch: Patch) -> None:
+    patch.delitem(node(world, 1).federation.links, world.hosts[2].id)
+
+
+def port_to_nobody(world: World, patch: Patch) -> None:
+    patch.setitem(node(world, 1).federation.tree.ports, b"12345678", port(world, 1, 2))
+
+
+def port_without_twin(world: World, patch: Patch) -> None:
+    patch.delitem(node(world, 1).federation.tree.ports, world.hosts[2].id)
+
+
+def port_without_link(world: World, patch: Patch) -> None:
+    patch.setattr(node(world, 1).federation.links[world.hosts[2].id], "state", "closed")
+
+
+def two_roots_ports(world: World, patch: Patch) -> None:
+    patch.setattr(port(world, 0, 1), "role", Role.ROOT)
+
+
+def two_blocked(world: World, patch: Patch) -> None:
+    for here, there in ((1, 2), (2, 1)):
+        patch.setattr(port(world, here, there), "role", Role.BLOCKED)
+
+
+def one_way(world: World, patch: Patch) -> None:
+    patch.setattr(port(world, 0, 1), "forwarding", False)
+
+
+def not_live(world: World, patch: Patch) -> None:
+    patch.setattr(node(world, 0).federation.links[world.hosts[1].id], "live", False)
+
+
+def loop(world: World, patch: Patch) -> None:
+    for here, there in ((1, 2), (2, 1)):
+        patch.setattr(port(world, here, there), "forwarding", True)
+        patch.setattr(node(world, here).federation.links[world.hosts[there].id], "live", True)
+
+
+def split(world: World, patch: Patch) -> None:
+    for here, there in ((0, 1), (1, 0)):
+        patch.setattr(port(world, here, there), "forwarding", False)
+        patch.setattr(node(world, here).federation.links[world.hosts[there].id], "live", False)
+
+
+def not_in_the_stream(world: World, patch: Patch) -> None:
+    """The tree says that it forwards, and the relay does not send."""
+    patch.setattr(node(world, 0), "forwarding", node(world, 0).forwarding[:1])
+
+
+TREES: dict[str, tuple[Callable[[World, Patch], None], str, str]] = {
+    "another root": (other_root, "root", "b1 follows"),
+    "an earlier start of the root": (earlier_root, "root", "b1 follows"),
+    "state": (still_otc, "state", "b3 is in state otc"),
+    "member that is not known": (stranger, "membership", "does not know b2"),
+    "no link": (no_link, "link", "b1 has no link to b2"),
+    "port to nobody": (port_to_nobody, "port", "to nobody"),
+    "port without twin": (port_without_twin, "port", "b2 has a port to b1"),
+    "port without link": (port_without_link, "port", "b1 has a port to b2"),
+    "two root ports": (two_roots_ports, "roles", "ROOT, ROOT"),
+    "two blocked ports": (two_blocked, "roles", "BLOCKED, BLOCKED"),
+    "forwards one way": (one_way, "forwarding", "b0 - b1"),
+    "not in the live stream": (not_live, "forwarding", "b0 - b1"),
+    "loop": (loop, "tree", "(1, 2)"),
+    "split": (split, "tree", "do not span"),
+    "relay leaves a link out": (not_in_the_stream, "tree", "do not span"),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_fault_of_a_tree_is_caught(name: str, rest: World, monkeypatch: Patch) -> None:
+    plant, kind, text = TREES[name]
+    plant(rest, monkeypatch)
+    found = tree_faults(rest, rest.hosts)
+    assert any(text in line for one, line in found if one == kind), found
+    monkeypatch.undo()
+    assert tree_faults(rest, rest.hosts) == []
+
+
+def test_tree_that_does_not_come_to_rest_is_caught() -> None:
+    """Agreement that is younger than two seconds is none, and a root that nobody accepts is told at the end."""
+    world = world_of(1, 2)
+    for host in world.hosts:
+        host.start()
+    quiet(world, 1.5)
+    assert [kind for kind, _ in world.violations] == ["unstable"]
+    world.violations.clear()
+    world.hosts[0].pause()
+    world.run(5.0)
+    quiet(world, 3.0)
+    assert "root" in {kind for kind, _ in world.violations}
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def many_gaps(world: World, patch: Patch) -> None:
+    window = Window(1000, 0.0)
+    window.gaps = [(number, number) for number in range(1, 2 * limits.MAX_GAPS + 3, 2)]
+    patch.setitem(node(world, 1).relay.vector, b"A" * 16, window)
+
+
+def backlog(world: World, patch: Patch) -> None:
+    conn = next(iter(node(world, 1).links_by_connection))
+    patch.setattr(conn, "backlog_bytes", 7)
+
+
+def closed_link(world: World, patch: Patch) -> None:
+    patch.setattr(next(iter(node(world, 1).links_by_connection.values())), "state", "closed")
+
+
+def many_links(world: World, patch: Patch) -> None:
+    patch.setattr(limits, "MAX_LINKS", 2)
+
+
+def handshake(world: World, patch: Patch) -> None:
+    federation: Federation = node(world, 1).federation
+    patch.setitem(federation.handshakes, next(iter(federation.links.values())), None)
+
+
+BOUNDS: dict[str, tuple[Callable[[World, Patch], None], str]] = {
+    "gaps": (many_gaps, "gaps of"),
+    "backlog": (backlog, "7 bytes wait"),
+    "closed link": (closed_link, "1 closed links"),
+    "links": (many_links, "3 links"),
+    "handshake": (handshake, "1 unfinished handshakes"),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bound_is_watched(name: str, rest: World, monkeypatch: Patch) -> None:
+    plant, text = BOUNDS[name]
+    plant(rest, monkeypatch)
+    assert any(text in line for _, line in bound_faults(rest.hosts))
+    monkeypatch.undo()
+    assert bound_faults(rest.hosts) == []
+
+
+def stubborn(world: World) -> SimClient:
+    """A publisher at b0 that does not take its acknowledgements, loses its connection, and repeats what it published."""
+    ledger = Ledger()
+    client = SimClient(world, ledger, "pub", world.hosts[0], clean=False)
+    client.connect()
+    assert world.run(1.0, lambda: client.state == "up", 0.001)
+    client.read(False)
+    for number in range(10):
+        client.publish("t", 1 + number % 2)
+    world.run(0.5)
+    client.cut()
+    world.run(2.0)
+    assert client.state == "up"
+    assert all(sent.acked is not None for sent in ledger.sent)
+    return client
+
+
+def test_what_is_published_again_is_kept_again() -> None:
+    """A QoS 1 PUBLISH that comes again is a message of its own (MQTT-4.3.2): a log may keep it twice, one of QoS 2 it may not."""
+    world = world_of(1, 2)
+    for host in world.hosts:
+        host.start()
+    world.run(3.0)
+    ledger = stubborn(world).ledger
+    log = world.hosts[1].running.relay.log
+    assert [sent.copies for sent in ledger.sent] == [2] * 10
+    assert len(log) == 15
+    assert log_faults(world.hosts, ledger) == []
+    ledger.sent[0].copies = 1
+    assert [text for _, text in log_faults(world.hosts, ledger)] == [f"b{n} keeps 15 messages of 14" for n in range(2)]
+    ledger.sent[0].copies = 2
+    log._bytes += 1
+    assert ["counts" in text for _, text in log_faults(world.hosts, ledger)] == [True]
+
+
+def test_client_that_cannot_read_a_packet_is_caught(monkeypatch: Patch) -> None:
+    """An exception outside of the brokers is a violation of this seed, and the next one is run all the same."""
+    changes_received(monkeypatch, lambda relay, message: [Message(message.topic, b"no number", 1, False, b"", None, None)])
+    assert any("ValueError" in text for text in texts(Small(), "simulation"))
+
+
+def test_livelocks_are_caught(monkeypatch: Patch) -> None:
+    world = world_of(1, 1)
+    host = world.hosts[0]
+    host.start()
+    take = Node.take_effects
+
+    def never_satisfied(self: Node) -> list[Any]:
+        effects = take(self)
+        self.effects.append(Datagram(b""))
+        return effects
+
+    monkeypatch.setattr(Node, "take_effects", never_satisfied)
+    host.running.effects.append(Datagram(b""))
+    host.do(lambda n: None, host.running)
+    assert ("livelock", "b0 asks for effects without end") in world.violations
+
+
+def test_endless_events_are_caught() -> None:
+    world = World(1)
+    world.events = 3_000_000 - 10
+
+    def again() -> None:
+        world.after(0.0, again)
+
+    again()
+    assert not world.run(1.0)
+    assert [kind for kind, _ in world.violations] == ["livelock"]
+
+
+# ---------------------------------------------------------------- the network itself
+
+
+class Ear:
+    """Remembers what comes."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+
+    def data(self, data: bytes) -> None:
+        self.heard += data
+
+    def lost(self, reason: str) -> None: ...
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streams_lose_and_reorder_nothing(seed: int) -> None:
+    """What is written arrives, whole and in order, over cuts, small windows and readers that pause."""
+    world = World(seed)
+    world.cutting, world.window = 0.5, 8192
+    hosts = [world.add(), world.add()]
+    ear = Ear()
+    one, two = world.pair(hosts[0], hosts[1])
+    two.far = ear
+    said = b""
+    for number in range(200):
+        piece = bytes((number,)) * world.rng.choice((1, 2, 50, 20_000))
+        said += piece
+        world.after(number * 0.01, one.write, piece)
+    world.after(0.5, world.partition, [(0,)])
+    world.after(0.9, world.partition, ())
+    world.after(1.2, two.pause_reading)
+    world.after(1.5, two.resume_reading)
+    world.after(1.6, world.block, 0, 1)
+    world.after(1.8, world.heal)
+    world.run(60.0)
+    assert ear.heard == said
+    assert isinstance(one, End)
+    assert not one.flying
+    assert not one.buffer

@@ -1,0 +1,489 @@
+"""WebSocket as browsers speak it, byte by byte on a virtual clock: the upgrade, frames, pings, and every way to end.
+
+The client's side is written here by hand (RFC 6455), so that it can break the rules, too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from broker import limits
+from broker.amqtt_listener import Listener
+from broker.config import NodeConfig
+from broker.node import Node
+from broker.transport import Driver
+from broker.websocket import CLOSE_TIMEOUT, HANDSHAKE_TIMEOUT, WebSocketProtocol
+from broker.wire import encode_packet
+from broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
+
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+CONNECT = encode_packet(Connect("MQTT", 4, True, 60, "c"), 4)
+CONNACK = b"\x20\x02\x00\x00"
+PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
+
+BROWSER = {
+    "Host": "broker.example:8083",
+    "Connection": "Upgrade",
+    "Pragma": "no-cache",
+    "Cache-Control": "no-cache",
+    "User-Agent": "Mozilla/5.0",
+    "Upgrade": "websocket",
+    "Origin": "https://app.example",
+    "Sec-WebSocket-Version": "13",
+    "Accept-Encoding": "gzip, deflate, br",
+    "Cookie": "session=1",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Extensions": "permessage-deflate; client_max_window_bits",
+    "Sec-WebSocket-Protocol": "mqtt",
+}
+"""What a browser sends; the key is that of RFC 6455, 1.3."""
+
+
+def request(path: str = "/mqtt", **changes: str | None) -> bytes:
+    """An upgrade request, with other headers (None: without)."""
+    headers: dict[str, str | None] = {**BROWSER, **{name.replace("_", "-"): value for name, value in changes.items()}}
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value is not None)]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def frame(opcode: int, payload: bytes = b"", *, end: bool = True, mask: bytes | None = b"\x01\x02\x03\x04", bits: int = 0) -> bytes:
+    size = len(payload)
+    masked = 0x80 if mask is not None else 0
+    data = bytes([(0x80 if end else 0) | bits | opcode])
+    if size < 126:
+        data += bytes([masked | size])
+    elif size < 65536:
+        data += bytes([masked | 126]) + size.to_bytes(2, "big")
+    else:
+        data += bytes([masked | 127]) + size.to_bytes(8, "big")
+    if mask is None:
+        return data + payload
+    return data + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+
+
+def closing(code: int) -> bytes:
+    return code.to_bytes(2, "big")
+
+
+class Timer:
+    def __init__(self, when: float, call: Callable[[], object]) -> None:
+        self.when, self.call, self.cancelled = when, call, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """An event loop's clock and callbacks."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, call: Callable[[], object]) -> Timer:
+        return self.call_at(self.now, call)
+
+    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
+        return self.call_at(self.now + delay, call)
+
+    def call_at(self, when: float, call: Callable[[], object]) -> Timer:
+        self.timers.append(Timer(when, call))
+        return self.timers[-1]
+
+    def run(self, seconds: float = 0.0) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer.when <= end and not timer.cancelled]:
+            timer = min(due, key=lambda each: each.when)
+            self.timers.remove(timer)
+            self.now = max(self.now, timer.when)
+            timer.call()
+        self.now = end
+
+
+class Socket:
+    """An asyncio transport; `half`: it can end one direction (TLS cannot)."""
+
+    def __init__(self, half: bool) -> None:
+        self.half = half
+        self.protocol: Any = None
+        self.written = b""
+        self.reading = True
+        self.ended = self.closed = self.aborted = False
+        self.stuck = False  # the peer does not read
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.1", 1234) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        assert not self.ended and not self.closed
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return self.half
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            if not self.stuck:
+                self.protocol.connection_lost(None)
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = self.closed = True
+            self.protocol.connection_lost(None)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Page:
+    """A page's connection to a broker."""
+
+    def __init__(self, half: bool = True, server: Listener | None = None) -> None:
+        self.loop = Loop()
+        self.node = Node(NodeConfig(), self.loop.now, 1.7e9, random.Random(1))
+        self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
+        self.driver.time = self.loop.time
+        self.server = server or Listener("web", None)
+        self.socket = Socket(half)
+        self.protocol = self.socket.protocol = WebSocketProtocol(self.driver, "web", self.server)
+        self.protocol.connection_made(cast(asyncio.Transport, self.socket))
+
+    def send(self, *data: bytes) -> None:
+        """Have bytes read in one piece, and the loop go round."""
+        if not self.socket.closed:
+            self.protocol.data_received(b"".join(data))
+        self.loop.run()
+
+    def open(self, **changes: str | None) -> Page:
+        self.send(request(**changes))
+        assert self.answer().startswith(b"HTTP/1.1 101 ")
+        return self
+
+    def connected(self) -> Page:
+        self.open().send(frame(BINARY, CONNECT))
+        assert self.frames() == [(BINARY, CONNACK)]
+        return self
+
+    def answer(self) -> bytes:
+        head, end, self.socket.written = self.socket.written.partition(b"\r\n\r\n")
+        return head + end
+
+    def frames(self) -> list[tuple[int, bytes]]:
+        return list(self._frames())
+
+    def _frames(self) -> Iterator[tuple[int, bytes]]:
+        data, self.socket.written = self.socket.written, b""
+        while data:
+            assert data[0] & 0xF0 == 0x80 and data[1] < 126, "one whole frame, no extension, not masked"
+            yield data[0] & 15, data[2 : 2 + data[1]]
+            data = data[2 + data[1] :]
+
+    @property
+    def count(self) -> tuple[int, int, int]:
+        counters = self.node.counters
+        return counters.websocket_refused, counters.websocket_errors, counters.websocket_close_timeout
+
+
+# -------------------------------------------------------------------- the upgrade
+
+
+def test_a_browsers_upgrade() -> None:
+    page = Page()
+    page.send(request())
+    answer = page.answer().decode().lower()
+    assert answer.startswith("http/1.1 101 ")
+    assert "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in answer  # RFC 6455, 1.3
+    assert "sec-websocket-protocol: mqtt\r\n" in answer
+    assert "sec-websocket-extensions" not in answer  # no compression
+    page.send(frame(BINARY, CONNECT + PINGREQ))
+    assert page.frames() == [(BINARY, CONNACK + PINGRESP)]
+    assert page.node.sessions["c"].conn is page.protocol.conn
+    page.loop.run(2 * HANDSHAKE_TIMEOUT)
+    assert not page.socket.closed and page.count == (0, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["/", "/mqtt", "/any/where?token=1", "/%7Euser", "*"])
+@pytest.mark.parametrize("origin", [None, "null", "https://else.where", "file://"])
+def test_any_path_and_any_origin(path: str, origin: str | None) -> None:
+    page = Page()
+    page.send(request(path, Origin=origin))
+    assert page.answer().startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"), [("mqtt", "mqtt"), ("mqttv3.1", "mqttv3.1"), ("soap, mqtt", "mqtt"), ("mqttv3.1, mqtt", "mqtt")]
+)
+def test_the_subprotocol(offered: str, chosen: str) -> None:
+    page = Page()
+    page.send(request(Sec_WebSocket_Protocol=offered))
+    assert f"sec-websocket-protocol: {chosen}\r\n" in page.answer().decode().lower()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (request(Sec_WebSocket_Protocol=None), b"400"),
+        (request(Sec_WebSocket_Protocol="soap"), b"400"),
+        (request(Sec_WebSocket_Version="8"), b"400"),
+        (request(Sec_WebSocket_Key=None), b"400"),
+        (request(Upgrade=None), b"426"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nBad\x00 header\r\n\r\n", b""),
+        (CONNECT + b"\r\n\r\n", b""),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b""),
+    ],
+)
+def test_other_requests_are_refused_and_counted(data: bytes, status: bytes) -> None:
+    page = Page()
+    page.send(data)
+    assert page.socket.written[9:12] == status
+    assert page.socket.closed and page.count == (1, 0, 0)
+    assert not page.node.connections and not page.server.conn_count
+
+
+def test_a_request_that_does_not_come_to_an_end() -> None:
+    page = Page()
+    for _ in range(4):
+        page.send(b"GET")
+        page.loop.run(HANDSHAKE_TIMEOUT / 5)
+    assert not page.socket.closed
+    page.loop.run(HANDSHAKE_TIMEOUT / 5)
+    assert page.socket.aborted and page.count == (1, 0, 0)
+
+
+def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.amqtt_listener.MAX_PARKED", 0)
+    server = Listener("web", None, 1)
+    server.conn_count = 1
+    page = Page(server=server).open()
+    assert page.frames() == [(CLOSE, closing(1013))]
+    page.send(frame(CLOSE, closing(1013)))
+    assert page.socket.closed and page.count == (1, 0, 0)
+    assert server.conn_count == 1
+
+
+def test_who_ends_while_it_waits_for_a_place() -> None:
+    server = Listener("web", None, 1)
+    first, second, third = (Page(server=server) for _ in range(3))
+    first.connected()
+    second.open().send(frame(BINARY, CONNECT))
+    third.open().send(frame(BINARY, CONNECT))
+    second.send(frame(TEXT, b"text"))  # closing, still waiting
+    first.send(frame(CLOSE, closing(1000)))
+    assert second.protocol.conn is None
+    second.send(frame(CLOSE, closing(1003)))
+    third.loop.run()
+    assert third.frames() == [(BINARY, CONNACK)]
+    assert server.conn_count == 1
+
+
+# -------------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 64])
+def test_bytes_are_cut_anywhere(step: int) -> None:
+    page = Page().open()
+    data = b"".join(
+        [
+            frame(BINARY, CONNECT[:3], end=False),
+            frame(PING, b"between"),
+            frame(CONT, CONNECT[3:9], end=False),
+            frame(CONT, b"", end=False),
+            frame(CONT, CONNECT[9:] + PINGREQ[:1]),
+            frame(BINARY),
+            frame(PONG, b"unasked"),
+            frame(BINARY, PINGREQ[1:]),
+        ]
+    )
+    for at in range(0, len(data), step):
+        page.send(data[at : at + step])
+    found = page.frames()
+    assert (PONG, b"between") in found
+    assert b"".join(payload for opcode, payload in found if opcode == BINARY) == CONNACK + PINGRESP
+    assert page.count == (0, 0, 0)
+
+
+def test_part_of_a_long_frame_is_a_sign_of_life() -> None:
+    page = Page().connected()  # keep-alive 60 s
+    whole = frame(BINARY, encode_packet(Publish("t", bytes(1000), 1, packet_id=1), 4))
+    page.send(whole[:10])
+    for at in range(10, 1000, 200):
+        page.loop.run(60.0)
+        page.send(whole[at : at + 200])
+    page.send(whole[1010:])
+    assert page.frames() == [(BINARY, b"\x40\x02\x00\x01")]
+    for _ in range(3):
+        page.send(frame(PING))  # not MQTT's
+        page.loop.run(60.0)
+    assert page.socket.closed and page.node.counters.keep_alive_timeout == 1
+
+
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("data", [[frame(TEXT, b"x")], [frame(TEXT, b"x", end=False), frame(CONT, b"y")]])
+def test_text_is_refused_with_everything_behind_it(data: list[bytes], half: bool) -> None:
+    page = Page(half).connected()
+    page.send(frame(BINARY, PINGREQ), *data, frame(BINARY, encode_packet(Publish("t", b"", 1, packet_id=1), 4)))
+    page.send(frame(BINARY, encode_packet(Publish("t", b"", 1, packet_id=2), 4)))
+    found = page.frames()
+    assert found[0][0] == CLOSE and found[0][1][:2] == closing(1003)
+    assert page.node.counters.published == 0
+    assert not page.socket.closed and page.count == (0, 1, 0)
+    page.send(frame(CLOSE, closing(1003)))
+    assert page.socket.closed and page.count == (0, 1, 0)
+    assert not page.node.connected
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (frame(BINARY, PINGREQ, mask=None), 1002),
+        (frame(BINARY, PINGREQ, bits=0x40), 1002),
+        (frame(3, PINGREQ), 1002),
+        (frame(PING, bytes(126)), 1002),
+        (frame(PING, b"", end=False), 1002),
+        (frame(CONT, PINGREQ), 1002),
+        (frame(BINARY, b"", end=False) + frame(BINARY, PINGREQ), 1002),
+        (frame(CLOSE, b"\x03"), 1002),
+        (frame(CLOSE, closing(1005)), 1002),
+        (frame(CLOSE, closing(1000) + b"\xff"), 1007),
+    ],
+)
+@pytest.mark.parametrize("half", [True, False])
+def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None:
+    """The reason can be read although the peer was still sending: what it sends is taken for a while, and looked at by nobody."""
+    page = Page(half).connected()
+    page.send(data, frame(BINARY, PINGREQ))
+    found = page.frames()
+    assert [opcode for opcode, _ in found] == [CLOSE] and found[0][1][:2] == closing(code)
+    assert page.socket.ended == half and page.socket.reading and not page.socket.closed
+    for _ in range(9):
+        page.send(frame(BINARY, PINGREQ))
+        page.loop.run(limits.LINGER / 10)
+    assert not page.socket.closed
+    page.loop.run(limits.LINGER / 5)
+    assert page.socket.closed and page.count == (0, 1, 0)
+    assert not page.node.connected
+
+
+def test_only_who_was_let_in_may_send_large_messages() -> None:
+    page = Page().open()
+    page.send(frame(BINARY, bytes(2_000_000))[:100])  # the length is enough
+    assert page.frames()[0][1][:2] == closing(1009)
+    page = Page().connected()
+    page.send(frame(BINARY, encode_packet(Publish("t", bytes(2_000_000), 1, packet_id=1), 4)))
+    assert page.frames() == [(BINARY, b"\x40\x02\x00\x01")]
+
+
+# -------------------------------------------------------------------- pings
+
+
+def test_pings_are_answered_with_what_they_carried() -> None:
+    page = Page().connected()
+    page.send(frame(PING, b"1"), frame(PING, b"22"), frame(BINARY, PINGREQ), frame(PING))
+    assert sorted(page.frames()) == sorted([(PONG, b"1"), (PONG, b"22"), (PONG, b""), (BINARY, PINGRESP)])
+
+
+def test_who_pings_and_does_not_read_is_sent_the_last_pong_only() -> None:
+    page = Page().connected()
+    page.protocol.pause_writing()
+    for number in range(10_000):
+        page.send(frame(PING, b"%d" % number))
+    assert not page.socket.written
+    page.protocol.resume_writing()
+    assert page.frames() == [(PONG, b"9999")]
+    page.send(frame(PING, b"again"))
+    assert page.frames() == [(PONG, b"again")]
+
+
+# -------------------------------------------------------------------- the end
+
+
+def test_a_page_that_closes() -> None:
+    page = Page().connected()
+    page.send(frame(BINARY, encode_packet(Publish("t", b"last", 0), 4) + encode_packet(Disconnect(), 4)), frame(CLOSE, closing(1001)))
+    assert page.frames() == [(CLOSE, closing(1001))]
+    assert page.node.counters.published == 1
+    assert page.socket.closed and not page.socket.aborted and page.count == (0, 0, 0)
+    assert not page.node.connections and not page.server.conn_count
+
+
+def test_a_page_that_is_gone() -> None:
+    for end in (lambda page: page.protocol.eof_received(), lambda page: page.protocol.connection_lost(OSError("reset"))):
+        page = Page().connected()
+        end(page)
+        assert not page.node.connections and not page.server.conn_count
+        page.loop.run(limits.CLOSE_TIME)
+        assert page.count == (0, 0, 0)
+
+
+def test_disconnect_is_answered_by_a_close_frame_that_the_page_answers() -> None:
+    page = Page().connected()
+    page.send(frame(BINARY, encode_packet(Disconnect(), 4)))
+    assert page.frames() == [(CLOSE, closing(1000))]
+    assert not page.socket.closed
+    page.send(frame(CLOSE, closing(1000)))
+    assert page.socket.closed and not page.socket.ended and page.count == (0, 0, 0)
+
+
+def test_a_close_frame_that_is_never_answered() -> None:
+    """Whatever still comes does not put the end off."""
+    page = Page().connected()
+    assert page.protocol.conn is not None
+    page.protocol.conn.hold()
+    page.protocol.conn.close()
+    assert page.socket.reading
+    for _ in range(9):
+        page.loop.run(CLOSE_TIMEOUT / 10)
+        page.send(frame(BINARY, PINGREQ), frame(TEXT, b"x"))
+    assert not page.socket.closed
+    page.loop.run(CLOSE_TIMEOUT / 5)
+    assert page.socket.closed and page.count == (0, 0, 1)
+    assert page.frames() == [(CLOSE, closing(1000))]
+    assert not page.node.connections
+
+
+def test_who_does_not_take_what_was_sent_is_cut_off() -> None:
+    page = Page().connected()
+    page.socket.stuck = True
+    page.send(frame(TEXT, b"x"))
+    page.loop.run(CLOSE_TIMEOUT)
+    assert page.socket.closed and not page.socket.aborted
+    page.loop.run(limits.CLOSE_TIME)
+    assert page.socket.aborted and page.count == (0, 1, 1)
+
+
+def test_messages_to_who_is_closing_go_nowhere() -> None:
+    page = Page().connected()
+    page.send(frame(BINARY, encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 4)))
+    page.frames()
+    page.send(frame(TEXT, b"x"), frame(BINARY, PINGREQ))
+    page.frames()
+    page.node.sessions["c"]
+    for number in range(3):
+        page.protocol.write(b"\x30\x03\x00\x01t" + b"%d" % number)
+    assert not page.socket.written
+
+
+def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
+    page = Page().connected()
+    page.driver.time = lambda: setattr(page.loop, "now", page.loop.now + limits.TURN_TIME) or page.loop.now  # type: ignore[func-returns-value]
+    page.protocol.data_received(frame(BINARY, PINGREQ))
+    assert not page.socket.reading
+    page.loop.run()
+    assert page.socket.reading
