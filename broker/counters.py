@@ -63,6 +63,7 @@ class Counters:
     links_opened: int = 0
     links_closed: int = 0
     links_refused: int = 0
+    routed_dropped: int = 0  # messages to one broker that nobody knows the way to
     link_timeouts: int = 0
     link_garbage: int = 0
     link_wrong_secret: int = 0

@@ -16,6 +16,7 @@ from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
 from broker.link import Link
+from broker.listings import STATE, Listings
 from broker.rate import Rate
 from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
@@ -54,8 +55,10 @@ class Federation:
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
+        self.listings = Listings(self)
         self.admission = Admission(self)
-        self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received} | self.repair.records
+        self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
+        self.records |= self.repair.records | self.listings.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -66,6 +69,7 @@ class Federation:
         self._change_at = now
         self._due = now
         self.enabled = config.discovery != "off" or bool(config.seeds)
+        self.listings.post(STATE + b"name", config.name.encode())
 
     # ---------------------------------------------------------------- inputs
 
@@ -143,8 +147,13 @@ class Federation:
         self.membership.tick(now)
         self.tree.tick(now)
         self.relay.tick(now)
+        self.listings.tick(now)
         self._tell_change(now)
         self._settle(now)
+
+    def hurry(self, at: float) -> None:
+        """Have `tick` called at `at` (s), or as soon as it can be."""
+        self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
         due = min(now + self.config.hello, self.tree.next_deadline())
@@ -157,6 +166,8 @@ class Federation:
             due = min(due, link.opened + self.config.handshake_timeout)
         if self._change is not None:
             due = min(due, self._change_at)
+        if (at := self.listings.next_deadline()) is not None and at < due:
+            due = at
         if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
             due = min(due, self._gossip_at)
         return max(now + 0.001, due)
@@ -176,6 +187,7 @@ class Federation:
                 if link is not None and link.state == "up":
                     link.add_record(BPDU, bpdus.encode(bpdu))
             self.membership.tree_agreed(self.tree.agreed, now)
+            busy |= self.listings.settle(now)
             if not busy:
                 break
         self._gossip(now)
@@ -237,6 +249,7 @@ class Federation:
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
+                    self.listings.forwarding_changed(link, change.forwarding)
                     self.repair.forwarding_changed(link, change.forwarding, now)
             case TopologyChange():
                 self.count("topology_changes")
@@ -282,6 +295,7 @@ class Federation:
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
         self.repair.link_down(link)
+        self.listings.forwarding_changed(link, False)
         peer = link.peer
         if peer is not None and self.links.get(peer.id) is link:
             del self.links[peer.id]

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 Handler = Callable[["Link", bytes, float], None]
 """Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot be read."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 """Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
 
 COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT))
 """Records that make us go through tables,"""
 REPLAYING = frozenset((SEEN, WANT))
 """and these through the log."""
+PACED = frozenset((DIRECTORY, ROUTED))
+"""Records that honest neighbours send often, on behalf of all behind them, and whose number each broker paces at its source."""
 
 
 def encode_record(kind: int, body: bytes) -> bytes:
@@ -50,9 +52,11 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
     return records
 
 
-def work(kind: int, size: int, kept: int) -> int:
+def work(kind: int, size: int, kept: int) -> float:
     """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS; `kept`: messages logged."""
-    units = 1 + size // 1000
+    if kind in PACED:
+        return 0.1 + size / 50_000
+    units = 1.0 + size // 1000
     if kind in COSTLY:
         units += 9
     if kind in REPLAYING:

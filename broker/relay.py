@@ -230,6 +230,7 @@ class Relay:
         if not link.live:
             link.live = True
             self._refresh()
+            self.federation.listings.ready(link, b"")
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""

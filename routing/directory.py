@@ -124,7 +124,7 @@ class Directory:
     # ---------------------------------------------------------------- what we say
 
     def post(self, key: bytes, value: bytes) -> None:
-        """Put an entry into our listing; neighbours are told when messages are taken.
+        """Put an entry into our listing; `flush` tells the neighbours.
 
         Raises:
             ValueError: too large, or one entry too many.
@@ -165,7 +165,7 @@ class Directory:
         """A link to a neighbour is part of the tree now: tell it who is behind us."""
         if peer in self._neighbours:
             return
-        self._flush()
+        self.flush()
         self._neighbours[peer] = _Neighbour()
         self._messages.append((peer, bytes((ASK_SUMMARY,))))  # it answers when the link is part of the tree there, too
 
@@ -188,12 +188,11 @@ class Directory:
         """Send a digest of what we have told a neighbour, so that it notices if it has understood something else."""
         neighbour = self._neighbours.get(peer)
         if neighbour is not None:
-            self._flush()
+            self.flush()
             self._messages.append((peer, bytes((DIGEST,)) + _digest(neighbour.announced.values())))
 
     def take_messages(self) -> list[tuple[bytes, bytes]]:
         """Drain what is to be sent: (neighbour, message)."""
-        self._flush()
         messages, self._messages = self._messages, []
         return messages
 
@@ -240,7 +239,7 @@ class Directory:
                 neighbour.differs = 0
                 self._messages.append((peer, bytes((ASK_SUMMARY,))))
         elif kind == ASK_SUMMARY:
-            self._flush()
+            self.flush()
             self._summary(peer, neighbour)
             if peer not in neighbour.behind:
                 self._messages.append((peer, bytes((ASK_SUMMARY,))))  # what we had asked came too early
@@ -342,8 +341,8 @@ class Directory:
 
     # ---------------------------------------------------------------- said
 
-    def _flush(self) -> None:
-        """Tell what changed in our own listing."""
+    def flush(self) -> None:
+        """Tell the neighbours what changed in our own listing."""
         if self._changes:
             changes = list(self._changes.items())
             self._changes.clear()
@@ -400,7 +399,7 @@ class Directory:
         if listing is None or broker_id not in neighbour.announced:
             return
         if listing is self.own:
-            self._flush()
+            self.flush()
         head = bytes((LISTING,)) + listing.stamp()
         neighbour.announced[broker_id] = listing.stamp()
         first, part, size = 1, list[tuple[bytes, bytes | None]](), 0

@@ -347,3 +347,16 @@ class Messages:
                     self.world.violation("probe", f"{client.name} got {self._name(sent)} {count} times")
                 elif client not in clients and count:
                     self.world.violation("probe", f"{client.name} got {self._name(sent)}, unasked")
+
+
+def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
+    """Every broker of a component knows all the others, and what they have posted."""
+    faults: list[tuple[str, str]] = []
+    for host in group:
+        directory = host.running.federation.listings.directory
+        expected = {other.id: other.running.federation.listings.directory.own.entries for other in group if other is not host}
+        found = {listing.id: listing.entries for listing in directory.reachable()}
+        if found != expected:
+            who = [other.index for other in group if other is not host and found.get(other.id) != expected[other.id]]
+            faults.append(("directory", f"b{host.index} does not know what {who} have posted, {len(found)} are reachable"))
+    return faults

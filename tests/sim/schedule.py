@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker import limits, relay
-from tests.sim.checkers import Meetings, Messages, bound_faults, log_faults, tree_faults, watch_crossings
+from tests.sim.checkers import Meetings, Messages, bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.world import Host, World
 
@@ -314,7 +314,8 @@ class Deaf:
 
 def faults_of(world: World) -> list[tuple[str, str]]:
     """What is wrong with the trees of all components now."""
-    return [fault for group in world.components() for fault in tree_faults(world, group)]
+    groups = world.components()
+    return [fault for group in groups for fault in tree_faults(world, group) + directory_faults(world, group)]
 
 
 def quiet(world: World, seconds: float = QUIET) -> float:

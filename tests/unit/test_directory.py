@@ -52,6 +52,7 @@ class Net:
 
     def collect(self) -> None:
         for broker, directory in self.brokers.items():
+            directory.flush()
             for peer, message in directory.take_messages():
                 if (broker, peer) in self.links:
                     self.links[broker, peer].append(message)

@@ -1,0 +1,207 @@
+"""The federation's directory, driven by the links; and messages to one broker, wherever it is (routing/directory.py).
+
+A link takes part while the tree says that it forwards. Entries are told apart by their key's first byte: whoever watches a byte
+is told of every entry that appears, changes or goes, also because its broker came or went. What is sent to one broker goes along
+the tree, hop by hop, in order, and is dropped where the way ends.
+
+    record DIRECTORY  a message of the directory          record ROUTED  id of the receiver, of the sender, u8 hops, u8 kind, body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.records import DIRECTORY, ROUTED, Handler
+from broker.wire.errors import MalformedPacket
+from routing.directory import Came, Directory, DirectoryError, Moved, Posted, Went
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+
+INTEREST, GROUP, CLIENT, STATE = b"f", b"g", b"c", b"s"
+"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself."""
+
+MAX_HOPS = 64
+"""brokers on a way; more are a loop."""
+
+PACE = 0.01
+"""s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
+
+CHECK = 5.0
+"""s between digests of the directory on a link."""
+
+Watcher = Callable[[bytes, bytes, "bytes | None"], None]
+"""Told of an entry: id of the broker, key without its first byte, value (None: it is gone)."""
+
+Receiver = Callable[[bytes, bytes, float], None]
+"""Takes what another broker sent to this one: id of the sender, body, now (s); raises MalformedPacket."""
+
+
+class Listings:
+    """The directory of one federation, as one of its brokers sees it."""
+
+    __slots__ = (
+        "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "directory",
+        "on_way", "records",
+    )  # fmt: skip
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self.directory = Directory(federation.own.id, federation.own.boot)
+        self.on_way: list[Callable[[bytes, bytes | None, bytes], None]] = []
+        """Called with a broker's id, the neighbour that leads to it now (None: none does) and what is attached to its coming."""
+        self._links: dict[bytes, Link] = {}
+        self._watchers: dict[bytes, list[Watcher]] = {}
+        self._receivers: dict[int, Receiver] = {}
+        self._next_check = 0.0
+        self._changed = False  # something is to be told at the end of this input
+        self._posted = False  # and so is something of our own
+        self._tell_at = 0.0  # s, no earlier
+        self.records: dict[int, Handler] = {DIRECTORY: self._directory_received, ROUTED: self._routed_received}
+
+    # ---------------------------------------------------------------- for those that use it
+
+    def watch(self, prefix: bytes, watcher: Watcher) -> None:
+        """Tell `watcher` of all entries whose key begins with this byte."""
+        self._watchers.setdefault(prefix, []).append(watcher)
+
+    def receive(self, kind: int, receiver: Receiver) -> None:
+        """Give what is sent to this broker with this kind (0 to 255) to `receiver`."""
+        self._receivers[kind] = receiver
+
+    def post(self, key: bytes, value: bytes = b"") -> None:
+        """Put an entry into our listing. Raises ValueError beyond its limits."""
+        self.directory.post(key, value)
+        self._hurry()
+
+    def withdraw(self, key: bytes) -> None:
+        """Take an entry out of our listing."""
+        self.directory.withdraw(key)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        if not self._posted:
+            self._posted = True
+            self._federation.hurry(self._tell_at)
+
+    def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
+        """Send to one broker; False when nobody knows the way to it."""
+        return self._route(broker_id + self._federation.own.id + bytes((0, kind)) + body)
+
+    def link_to(self, broker_id: bytes) -> Link | None:
+        """Return the link that leads to a broker."""
+        via = self.directory.via(broker_id)
+        return None if via is None else self._links.get(via)
+
+    # ---------------------------------------------------------------- links
+
+    def forwarding_changed(self, link: Link, forwarding: bool) -> None:
+        """Take the tree's word that a link forwards, or that it does not, or that it is gone."""
+        peer = link.peer
+        if peer is None:
+            return
+        if forwarding:
+            self._links[peer.id] = link
+            self.directory.neighbour_up(peer.id)
+        elif self._links.get(peer.id) is link:
+            del self._links[peer.id]
+            self.directory.neighbour_down(peer.id)
+        self._changed = True
+
+    def ready(self, link: Link, attached: bytes) -> None:
+        """The neighbour has what went before: who is behind it is told on."""
+        if link.peer is not None and self._links.get(link.peer.id) is link:
+            self.directory.neighbour_ready(link.peer.id, attached)
+            self._changed = True
+
+    def complete(self, link: Link) -> bool:
+        """Whether we know who is behind this link and what they want."""
+        return link.peer is not None and self.directory.complete(link.peer.id)
+
+    def tick(self, now: float) -> None:
+        """Let neighbours check what they have understood."""
+        if now >= self._next_check:
+            self._next_check = now + CHECK
+            for peer in self._links:
+                self.directory.check(peer)
+            self._changed = True
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s), None when nothing waits."""
+        return self._tell_at if self._posted else None
+
+    def settle(self, now: float) -> bool:
+        """Tell neighbours and watchers what is new; False when nothing is."""
+        directory = self.directory
+        if self._posted and now >= self._tell_at:
+            self._posted = False
+            self._tell_at = now + PACE
+            directory.flush()
+            self._changed = True
+        if not self._changed:
+            return False
+        self._changed = False
+        busy = False
+        for event in directory.take_events():
+            busy = True
+            match event:
+                case Posted(broker_id, key, value):
+                    self._tell(broker_id, key, value)
+                case Came(broker_id, via, attached):
+                    for key, value in list(directory.listings[broker_id].entries.items()):
+                        self._tell(broker_id, key, value)
+                    self._way(broker_id, via, attached)
+                case Moved(broker_id, via, attached):
+                    self._way(broker_id, via, attached)
+                case Went(broker_id):
+                    listing = directory.listings.get(broker_id)
+                    for key in list(listing.entries) if listing is not None else ():
+                        self._tell(broker_id, key, None)
+                    self._way(broker_id, None, b"")
+        for peer, message in directory.take_messages():
+            link = self._links.get(peer)
+            if link is not None and link.state == "up":
+                link.add_record(DIRECTORY, message)
+                busy = True
+        return busy
+
+    def _tell(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        for watcher in self._watchers.get(key[:1], ()):
+            watcher(broker_id, key[1:], value)
+
+    def _way(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
+        for call in self.on_way:
+            call(broker_id, via, attached)
+
+    # ---------------------------------------------------------------- records
+
+    def _directory_received(self, link: Link, body: bytes, now: float) -> None:
+        if link.peer is None or self._links.get(link.peer.id) is not link:
+            return
+        try:
+            self.directory.received(link.peer.id, body)
+        except DirectoryError as error:
+            raise MalformedPacket(f"directory: {error}") from None
+        self._changed = True
+
+    def _routed_received(self, link: Link, body: bytes, now: float) -> None:
+        if len(body) < 18:
+            raise MalformedPacket("message to one broker is truncated")
+        if body[:8] != self._federation.own.id:
+            if body[16] < MAX_HOPS:
+                self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
+            return
+        receiver = self._receivers.get(body[17])
+        if receiver is not None:
+            receiver(body[8:16], body[18:], now)
+
+    def _route(self, message: bytes) -> bool:
+        link = self.link_to(message[:8])
+        if link is None or link.state != "up":
+            self._federation.count("routed_dropped")
+            return False
+        link.add_record(ROUTED, message)
+        self._changed = True
+        return True
