@@ -270,7 +270,8 @@ class Handshake:
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
-        self.node.log("warning", f"client {shorten(connect.client_id)} at {self.conn.peer} {why}; refused")
+        name = "" if connect.username is None else f", user {shorten(connect.username)},"
+        self.node.log("warning", f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused")
         self.conn.linger = True
         if connect.version == 5:
             self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))

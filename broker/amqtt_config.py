@@ -41,6 +41,9 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
         data["listeners"] = listeners
     if "max_qos" in data and (isinstance(data["max_qos"], bool) or data["max_qos"] not in (0, 1, 2)):
         file.fail((_spelt(file, (), "max_qos"),), f"{data['max_qos']!r} is not 0, 1 or 2")
+    longest = data.get("session_expiry_interval")
+    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 0):
+        file.fail((_spelt(file, (), "session_expiry_interval"),), f"{longest!r} is not a whole number of seconds from 0")
     return data, _checked(file, data)
 
 

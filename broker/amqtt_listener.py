@@ -14,7 +14,7 @@ from amqtt.broker import Server
 from broker.listening import ListenerOptions
 from broker.poller import AVAILABLE
 from broker.proxy import ProxyHeader
-from broker.sockets import ProxiedServer, StreamServer, UnixSocket, bind_all, resolve
+from broker.sockets import LoopServer, ProxiedServer, StreamServer, UnixSocket, bind_all, resolve
 from broker.transport import Driver, StreamProtocol
 
 BACKLOG = 4096
@@ -98,10 +98,12 @@ class Listener(Server):  # type: ignore[misc]
         where: tuple[str | None, int] | str,
         context: ssl.SSLContext | None,
         refused: Callable[[str], None],
+        failed: Callable[[str, OSError], None],
         plain: Callable[[], Driver] | None = None,
     ) -> Any:
         """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers;
-        `plain`: the driver whose poller takes connections that need no protocol of their own.
+        `failed`: with a peer and the error of its TLS handshake; `plain`: the driver whose poller takes connections that need no
+        protocol of their own.
 
         Raises OSError.
         """
@@ -109,20 +111,21 @@ class Listener(Server):  # type: ignore[misc]
         if isinstance(where, str):
             self.unix = UnixSocket(where, self.options.socket_mode, BACKLOG)
         plainly = plain is not None and context is None and AVAILABLE
-        if self.options.proxy_protocol or plainly:
+        if self.options.proxy_protocol or plainly or context is not None:
             if self.unix is not None:
                 sockets = [self.unix.sock]
             else:
                 sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
-            if plain is not None and not self.options.proxy_protocol:
-                return StreamServer(sockets, plain, self, self.listener_name)
-            return ProxiedServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, refused=refused)
-        options: dict[str, Any] = {"backlog": BACKLOG}
-        if context is not None:
-            options |= {"ssl": context, "ssl_handshake_timeout": TLS_TIMEOUT}
+            if self.options.proxy_protocol:
+                return ProxiedServer(
+                    loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed, refused=refused
+                )
+            if context is not None or plain is None:
+                return LoopServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed)
+            return StreamServer(sockets, plain, self, self.listener_name)
         if self.unix is not None:
-            return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, **options)
-        return await loop.create_server(lambda: accept(None), where[0], int(where[1]), reuse_address=True, **options)
+            return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, backlog=BACKLOG)
+        return await loop.create_server(lambda: accept(None), where[0], int(where[1]), reuse_address=True, backlog=BACKLOG)
 
     async def close_instance(self) -> None:
         """Close, and remove the file of a Unix socket."""

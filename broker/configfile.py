@@ -62,7 +62,10 @@ class ConfigFile:
         if not isinstance(data, dict):
             raise ConfigError(f"{path}:1: expected keys and values, not {kind_of(data)}")
         lines: dict[KeyPath, int] = {}
-        _note_lines(node, (), lines)
+        twice = _note_lines(node, (), lines)
+        if twice is not None:
+            key_path, second = twice
+            raise ConfigError(f"{path}:{second}: {'.'.join(key_path)}: is there twice, first in line {lines[key_path]}")
         return cls(path, data, lines)
 
     def where(self, key_path: KeyPath) -> str:
@@ -140,16 +143,22 @@ def kind_of(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
-def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
-    """Note the line of every key under a YAML node. The depth bounds what aliases could make of it."""
+def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> tuple[KeyPath, int] | None:
+    """Note the line of every key under a YAML node. The depth bounds what aliases could make of it. Returns a key that is there
+    twice, and its second line: YAML forbids it, and whoever wrote it expects both to count."""
     pairs = getattr(node, "value", None)
     if type(node).__name__ != "MappingNode" or not isinstance(pairs, list) or len(path) >= _MAX_DEPTH or len(lines) > 10_000:
-        return
+        return None
     for key, value in pairs:
         if isinstance(key.value, str):
             below = (*path, key.value)
-            lines[below] = key.start_mark.line + 1
-            _note_lines(value, below, lines)
+            line = key.start_mark.line + 1
+            if below in lines and key.value != "<<":
+                return below, line
+            lines[below] = line
+            if (twice := _note_lines(value, below, lines)) is not None:
+                return twice
+    return None
 
 
 def _one_line(text: str) -> str:

@@ -29,6 +29,33 @@ class Transport(Protocol):
         """Read again."""
 
 
+class Nowhere:
+    """The transport of a connection that its peer has closed while a packet waited for an answer: what came before the end is
+    still handled (`Node.connection_lost`)."""
+
+    __slots__ = ("_conn",)
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def close(self) -> None:
+        """Be gone, in a moment: somebody may be in the middle of something."""
+        conn = self._conn
+        conn.node.schedule(conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now))
+
+    def abort(self) -> None:
+        """`Connection.abort` does what there is to do."""
+
+    def pause_reading(self) -> None:
+        """Nothing comes."""
+
+    def resume_reading(self) -> None:
+        """Nothing comes."""
+
+
 class Owner(Protocol):
     """Who speaks on a connection: a client or a link."""
 
@@ -58,6 +85,7 @@ class Connection:
         "closing",
         "conn",
         "dropped",
+        "ended",
         "held",
         "kind",
         "last_heard",
@@ -97,6 +125,7 @@ class Connection:
         self.waiting_since = 0.0
         self.closing = False
         self.closed = False
+        self.ended = ""  # the peer has gone, and why, but what it sent before is not handled yet
         self.linger = False  # the peer may be sending while we close: it has to hear why
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
@@ -155,6 +184,12 @@ class Connection:
                     self._keep(data, used)
         if self.held and not self.waiting and not self.node.holds(self):
             self.unhold()
+        self._end(now)
+
+    def _end(self, now: float) -> None:
+        """Let go of a peer that has gone, once all is handled that it sent."""
+        if self.ended and not self.waiting and not (self._parts and (self.held or self in self.node.unheld)):
+            self.node.connection_gone(self, self.ended, now)
 
     def hold(self) -> None:
         """Stop reading from this peer."""
@@ -184,6 +219,7 @@ class Connection:
                 self._keep(data, used)
         if not self.held and not self.closed:
             self.transport.resume_reading()
+        self._end(now)
 
     # ---------------------------------------------------------------- out
 
@@ -298,7 +334,7 @@ class Connection:
         """Close at once; `lost` follows with `reason`."""
         if not self.closed:
             self.transport.abort()
-            self.node.connection_lost(self, reason, self.node.now)
+            self.node.connection_gone(self, reason, self.node.now)
 
 
 def packet_size(data: bytes) -> int:

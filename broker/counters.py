@@ -56,6 +56,11 @@ class Counters:
     publish_refused: int = 0
     subscriptions_refused: int = 0
     retained_refused: int = 0
+    retained_restored: int = 0  # taken because a neighbour's stored messages were compared with ours
+    retained_sent: int = 0  # sent to neighbours for that reason
+    retained_dropped: int = 0  # parts of such comparisons that were too much at a time
+    tombstones_forgotten: int = 0  # deletions of retained messages that were too many to remember
+    clocks_ahead: int = 0  # times of retained messages that were too far ahead to be believed
     sessions_refused: int = 0
     sessions_expired: int = 0
     wills: int = 0
@@ -63,6 +68,7 @@ class Counters:
     links_opened: int = 0
     links_closed: int = 0
     links_refused: int = 0
+    interest_refused: int = 0  # entries of other brokers that are no topic filters
     routed_dropped: int = 0  # messages to one broker that nobody knows the way to
     link_timeouts: int = 0
     link_garbage: int = 0
@@ -74,6 +80,7 @@ class Counters:
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
     plugin_errors: int = 0
     proxy_garbage: int = 0  # connections without a PROXY header where one is required
+    tls_failed: int = 0  # TLS handshakes of clients that came to nothing: no certificate, a wrong one, no TLS at all
     websocket_refused: int = 0  # connections to a WebSocket listener that were not upgraded
     websocket_errors: int = 0  # closed for text frames, frames that break RFC 6455 and messages that are too large
     websocket_close_timeout: int = 0  # no close frame in answer to ours

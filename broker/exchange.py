@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.batch import LARGEST, MOST, Batch
+from broker.fanout import topic_of
 from broker.message import PACKET_IDS, Message
+from broker.origin import MARK
 from broker.session import RELEASED, Session
 from broker.wire.properties import forwardable_cached
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGED = frozenset((0x32, 0x34))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
+
+FEWEST = 4
+"""packets that are worth treating as one piece."""
 
 
 def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
@@ -90,6 +96,13 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     prefix = data[position:start]
     packet = end - position
     last = len(data) - packet
+    if position + 4 * packet <= len(data) and packet <= LARGEST and data.startswith(prefix, position + 3 * packet):
+        batch = _batch(client, route, data, position, start, payload, packet, properties)
+        if batch is not None:
+            node.fanout.batch(route, batch)
+            if node.federated and route.forward:
+                node.relay.forward_batch(batch)
+            return position + len(batch.data)
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if node.federated and route.forward:
         targets = None
@@ -140,6 +153,60 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             node.dirty.append(conn)
         outbox.append(head + head.join(answers))
     return -position if held else position
+
+
+def _batch(
+    client: Client, route: Route, data: bytes, position: int, start: int, payload: int, packet: int, properties: bytes
+) -> Batch | None:
+    """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its receivers can get it as one piece."""
+    if route.special or route.shared or properties.startswith(MARK):
+        return None
+    qos = data[position] >> 1 & 3
+    most = MOST
+    for delivery in route.deliveries:
+        session = delivery.session
+        if delivery.qos:
+            most = min(most, session.room)
+        elif session.conn is None or session.checked:
+            return None
+    if most < FEWEST:
+        return None
+    prefix = data[position:start]
+    tail = data[start + 2 : payload]
+    last = min(len(data), position + most * packet) - packet
+    after = position + packet
+    startswith = data.startswith
+    if tail:
+        behind = start + 2 - position
+        while after <= last and startswith(prefix, after) and startswith(tail, after + behind):
+            after += packet
+    else:
+        while after <= last and startswith(prefix, after):
+            after += packet
+    count = (after - position) // packet
+    high = data[start:after:packet]
+    low = data[start + 1 : after : packet]
+    if count < FEWEST:
+        return None
+    if qos == 2:
+        numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
+        if len(numbers) < count or 0 in numbers or not numbers.isdisjoint(client.session.incoming):
+            return None
+        client.session.incoming |= numbers
+    elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
+        return None
+    answers = bytearray((b"\x40\x02\0\0" if qos == 1 else b"\x50\x02\0\0") * count)
+    answers[2::4] = high
+    answers[3::4] = low
+    node = client.node
+    node.counters.published_acknowledged += count
+    conn = client.conn
+    if not conn.outbox:
+        node.dirty.append(conn)
+    conn.outbox.append(bytes(answers))
+    start, payload = start - position, payload - position
+    chunk = data[position:after]
+    return Batch(topic_of(chunk), qos, properties, client.version, chunk, start, payload, packet, client.session)
 
 
 def _send(session: Session, head: bytes, tail: bytes) -> None:

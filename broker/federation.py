@@ -15,6 +15,7 @@ from broker.admission import Admission, split_peer
 from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.effects import Datagram, Dial
+from broker.interest import Interest
 from broker.link import Link
 from broker.listings import STATE, Listings
 from broker.rate import Rate
@@ -53,9 +54,11 @@ class Federation:
         self.own = Identity(config.id, config.boot, (config.host, config.port))
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
+        self._due = now
+        self.listings = Listings(self)
+        self.interest = Interest(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
-        self.listings = Listings(self)
         self.admission = Admission(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
         self.records |= self.repair.records | self.listings.records
@@ -67,7 +70,6 @@ class Federation:
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
-        self._due = now
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings.post(STATE + b"name", config.name.encode())
 
@@ -188,6 +190,7 @@ class Federation:
                     link.add_record(BPDU, bpdus.encode(bpdu))
             self.membership.tree_agreed(self.tree.agreed, now)
             busy |= self.listings.settle(now)
+            self.repair.proceed(now)
             if not busy:
                 break
         self._gossip(now)

@@ -44,6 +44,7 @@ class Peer:
     cluster: str
     capability: float
     protocol: str
+    routing: str = "flood"
 
 
 def peer_of(connect: Connect) -> Peer:
@@ -64,6 +65,7 @@ def peer_of(connect: Connect) -> Peer:
             check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
             float(values["capability"]),
             values["protocol"],
+            values.get("routing", "flood"),
         )
     except (KeyError, ValueError):
         raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
@@ -93,6 +95,7 @@ class LinkHandshake:
         properties: Properties = {
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
+                ("routing", config.routing),
                 ("protocol", PROTOCOL),
                 ("boot", str(own.boot)),
                 ("address", f"{config.host}:{config.port}"),

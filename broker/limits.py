@@ -68,6 +68,34 @@ MAX_RETAINED = 1_000_000
 MAX_RETAINED_BYTES = 1024 * 1024 * 1024
 """bytes of retained messages; as above."""
 
+MAX_TOMBSTONES = 100_000
+"""deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more the oldest are forgotten: a broker that was
+cut off meanwhile may bring their messages back [tombstones_forgotten]."""
+
+TOMBSTONE_AGE = 86_400.0
+"""s; as long they are remembered: a broker that is away for a night, or a day's journey, does not bring back what was deleted."""
+
+CLOCK_AHEAD = 300.0
+"""s; a neighbour's times that are further ahead of our time of day are not believed: they decide about their topics, but our clock stays
+[clocks_ahead]. Clocks that nobody sets run away by less in a year."""
+
+RETAINED_CHECK = 60.0
+"""s between two comparisons of the retained messages with a neighbour in the tree, when nothing has happened: 30 bytes each."""
+
+RETAINED_PACE = 0.01
+RETAINED_ITEMS = 400
+RETAINED_BYTES = 256 * 1024
+RETAINED_RECORDS = 2048
+"""s between two steps of a comparison with one neighbour, and what one step sends: messages, bytes of these, bytes of records. A step is one or
+two ms of work, so that clients never wait for it; records stay below half of LINK_REQUESTS_PER_SECOND at the neighbour."""
+
+RETAINED_JOBS = 70_000
+"""parts of the table of retained messages that wait to be compared with one neighbour: each of the 65,792 there are, once; then no more
+[retained_dropped]. The next comparison finds what is left."""
+
+RETAINED_AGAIN = 600.0
+"""s; who had no room for a retained message of a neighbour asks for nothing more for so long: it would be refused again."""
+
 MAX_SESSIONS = 1_000_000
 """sessions kept for clients that are away; more are refused with 0x97 (3 in 3.1.1) [sessions_refused]."""
 
@@ -107,6 +135,10 @@ LOG_BYTES = 32 * 1024 * 1024
 LOG_AGE = 120.0
 """s; messages older than this are not replayed: a broker that was away longer begins afresh."""
 
+MAX_SKIPS = 4096
+"""ranges of one origin's numbers that were not wanted here; of those beyond, nobody behind can be told any more (a repair within
+a repair needs them)."""
+
 MAX_GAPS = 64
 """holes remembered in the sequence of one origin; the oldest is given up (those messages count as seen) [gaps_forgotten]."""
 
@@ -139,6 +171,10 @@ TOPOLOGY_CHANGES = 10
 
 PLUGIN_BACKLOG_BYTES = 64 * 1024
 """bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
+
+MAX_ENDED = 1_000
+"""clients that have gone while a plugin is asked about what they sent, which still counts. Of more at a time, what waits is
+dropped with the connection: slow plugins and clients that come and go must not fill the memory."""
 
 PLUGIN_ANSWER = 30.0
 """s; for plugins to answer a question. Who asked waits that long at most, then it counts as a no [plugin_errors]: longer than a

@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.batch import Batch
 from broker.connection import Connection
 from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
-from broker.message import Message
-from broker.origin import MARK, SIZE, Vector, decode_sequence
+from broker.message import Message, encode_halves
+from broker.origin import LINK_ID, MARK, SIZE, Vector, decode_sequence
 from broker.records import ORIGINS, PING, decode_records, encode_record, work
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import Connack, Connect, Disconnect
-from broker.wire.properties import Property, decode_properties
+from broker.wire.properties import Property, decode_properties, forwardable, forwardable_cached
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
 """Properties that would reach clients as they stand and break their connections; an expiry comes first, and once."""
+
+
+RUNS = frozenset((0x32, 0x34))
+"""First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
 
 class Link:
@@ -60,10 +65,12 @@ class Link:
         "replayed",
         "rtt_ms",
         "seen",
+        "selective",
         "state",
         "tell_at",
         "telling",
         "told",
+        "upto",
     )
 
     def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
@@ -78,6 +85,8 @@ class Link:
         self.handshake = LinkHandshake(federation, self)
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
+        self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
+        self.upto: dict[bytes, tuple[int, int]] = {}  # how far the neighbour knows that it has all that it wanted
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
         self.tell_at = now  # what has been here, no earlier
@@ -102,6 +111,7 @@ class Link:
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
         self.state = "up"
+        self.selective = self.federation.interest.selective and self.peer is not None and self.peer.routing != "flood"
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
         self.federation.link_up(self, now)
 
@@ -129,6 +139,8 @@ class Link:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
+        if self.selective and self.live:
+            self.federation.repair.send_upto(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()
         self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
@@ -270,8 +282,10 @@ class Link:
             raise MalformedPacket("PUBLISH is truncated")
         length, at = read_length(data, start)
         payload_at = at + length
-        if at < 0 or payload_at > end or not data.startswith(MARK, at) or length < SIZE:
-            raise MalformedPacket("PUBLISH on a link without its origin")
+        if at < 0 or payload_at > end:
+            raise MalformedPacket("PUBLISH is truncated")
+        if length < SIZE or not data.startswith(MARK, at):
+            return self._continued(data, position, payload_at, end, size, data[at:payload_at], now)
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
         relay = self.federation.relay
@@ -287,8 +301,14 @@ class Link:
             found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
             if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
                 raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
+        if first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1] and expires_at is None:
+            # What continues this one is shorter: most likely more of the same.
+            same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
+            after = self._batch(data, position, payload_at, end, size, LINK_ID.join(same), properties, now)
+            if after > end:
+                return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not relay.accept(key, sequence, 1, now, late=bool(first & 0x07)):
+        if not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.selective):
             relay.node.counters.duplicates += 1
             return end
         message = Message(
@@ -296,6 +316,43 @@ class Link:
         )
         relay.received(self, message, key, sequence, data[position:end], now)
         return end
+
+    def _continued(
+        self, data: bytes, position: int, payload: int, end: int, size: int, properties: bytes, now: float
+    ) -> int:
+        """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that begins with it."""
+        if data[position] not in RUNS or not self._window_key:
+            raise MalformedPacket("PUBLISH on a link without its origin")
+        if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
+            raise MalformedPacket("PUBLISH on a link with properties that do not continue its predecessor")
+        self._sequence += 1
+        return self._batch(data, position, payload, end, size, data[position:end], properties, now)
+
+    def _batch(
+        self, data: bytes, position: int, payload: int, end: int, size: int, one: bytes, properties: bytes, now: float
+    ) -> int:
+        """Handle the run of QoS 1 or 2 packets that begins at `position` with number `_sequence`; returns where it ends, `end`
+        and nothing is done when the first one names its origin and none follows. `one`: that packet as it were without an origin.
+        """
+        packet = len(one)
+        prefix = one[: packet - (end - payload)]
+        last = size - packet
+        after = end
+        startswith = data.startswith
+        while after <= last and startswith(prefix, after):
+            after += packet
+        explicit = packet != end - position
+        if explicit and after == end:
+            return end
+        topic = topic_of(one)
+        start = len(prefix) - len(properties) - len(encode_varint(len(properties))) - 2
+        batch = Batch(topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet)
+        relay = self.federation.relay
+        sequence = self._sequence
+        relay.check(topic, one[0], sequence, batch.count)
+        self._sequence += batch.count - 1
+        relay.batch_received(self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now)
+        return after
 
     def _run(self, data: bytes, position: int, start: int, end: int, size: int, now: float) -> int:
         """A QoS 0 packet without properties: it continues the origin and sequence of the one before it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from broker.wire.varint import encode_varint
 
 EXPIRY = 0x02
@@ -9,11 +11,24 @@ PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
 """The two bytes of every packet identifier; indexing is cheaper than encoding."""
 
 
+class Stamp(NamedTuple):
+    """When a retained message was published, by the hybrid clock of its origin, and when it is over (`broker.retention`)."""
+
+    time: int
+    death: int
+    """ms since the epoch; 0: never. Of a deletion: when it was published."""
+    restored: bool = False
+    """It comes because stores were compared, not with the stream of messages."""
+
+
 class Message:
     """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
     no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
 
-    __slots__ = ("cache", "expires_at", "payload", "properties", "qos", "retain", "sender", "topic")
+    __slots__ = ("cache", "expires_at", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+
+    stamp: Stamp
+    """Of retained messages alone, from when they are published or come from a link; not set on all others."""
 
     def __init__(  # the hot path makes one of these per QoS 1 or 2 message: positional, no defaults to fill in
         self,

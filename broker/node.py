@@ -19,7 +19,7 @@ from broker.access import Access, Permissions
 from broker.authentication import Method
 from broker.client import Client
 from broker.config import NodeConfig
-from broker.connection import Connection, Transport
+from broker.connection import Connection, Nowhere, Transport
 from broker.counters import Counters
 from broker.effects import (
     Authenticate,
@@ -87,6 +87,7 @@ class Node:
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []
         self.unheld: deque[Connection] = deque()  # publishers that were held, and had been read further than was handled
+        self.ended = 0  # connections whose peer has gone and whose last packets wait for plugins
         self.effects: list[Effect] = []
         self.connections: set[Connection] = set()
         self.links_by_connection: dict[Connection, Link] = {}
@@ -143,11 +144,34 @@ class Node:
             conn.abort(what)
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
-        """A connection is closed, by whomever; harmless when repeated."""
+        """A connection is closed, by whomever; harmless when repeated.
+
+        A client may publish, disconnect and be gone while a plugin is still asked about its first message. What it sent counts
+        all the same, its DISCONNECT above all (MQTT-3.14.4-3).
+        """
+        if (
+            conn.waiting
+            and not (conn.closing or conn.closed or conn.ended)
+            and isinstance(conn.owner, Client)
+            and self.ended < limits.MAX_ENDED
+        ):
+            self.ended += 1
+            conn.ended = reason or "closed"
+            conn.transport = Nowhere(conn)
+            conn.backlog.clear()
+            conn.backlog_bytes = 0
+            conn.writable(now)
+            return
+        self.connection_gone(conn, reason, now)
+
+    def connection_gone(self, conn: Connection, reason: str, now: float) -> None:
+        """A connection is closed, and nothing that came on it waits; harmless when repeated."""
         if conn.closed:
             return
         self.now = now
         conn.closed = True
+        if conn.ended:
+            self.ended -= 1
         if conn.paused:
             conn.paused = False
             self.paused -= 1

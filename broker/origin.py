@@ -1,8 +1,9 @@
 """Where a message on a link was published: (broker id, boot, sequence), and which of them have been here (design section 3).
 
 On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and boot, 8 for the sequence
-(base64 without padding), so that it is legal MQTT 5 and can be read and compared as it stands. A QoS 0 PUBLISH without
-properties continues its predecessor on the link: same origin, next sequence.
+(base64 without padding), so that it is legal MQTT 5 and can be read and compared as it stands. A PUBLISH without it continues its
+predecessor on the link: same origin, next sequence. At QoS 0 such a one has no properties at all; at QoS 1 and 2 it may, but none
+that could be taken for an origin. Retained messages have a User Property "h" of 20 characters behind it, their `Stamp`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from binascii import a2b_base64, b2a_base64
 
 from broker import limits
 from broker.counters import Counters
-from broker.message import PACKET_IDS, Message
+from broker.message import PACKET_IDS, Message, Stamp
 from broker.wire.errors import MalformedPacket
-from broker.wire.varint import encode_varint
+from broker.wire.varint import encode_varint, read_length
 
 MARK = b"\x26\x00\x01o\x00\x18"
 SIZE = len(MARK) + 24
+STAMP_MARK = b"\x26\x00\x01h\x00\x14"
+STAMP_SIZE = len(STAMP_MARK) + 20
+LINK_ID = b"\0\1"
+"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet is acknowledged by itself."""
 LAST = (1 << 48) - 1
 """The highest sequence number that can be told."""
 
@@ -64,6 +69,29 @@ def decode_sequence(text: bytes) -> int:
     return int.from_bytes(raw, "big")
 
 
+def encode_stamp(stamp: Stamp) -> bytes:
+    """Return the property (26 bytes)."""
+    raw = stamp.time.to_bytes(8, "big") + stamp.death.to_bytes(6, "big") + bytes((stamp.restored,))
+    return STAMP_MARK + b2a_base64(raw, newline=False)
+
+
+def decode_stamp(properties: bytes) -> Stamp | None:
+    """Return the stamp that a property section begins with; None when it does not.
+
+    Raises:
+        MalformedPacket: not base64, or a time that cannot be.
+    """
+    if not properties.startswith(STAMP_MARK):
+        return None
+    try:
+        raw = a2b_base64(properties[len(STAMP_MARK) : STAMP_SIZE])
+    except Base64Error:
+        raise MalformedPacket("stamp is not base64") from None
+    if len(raw) != 15 or raw[0] & 0x80:
+        raise MalformedPacket("stamp has the wrong length, or a time that cannot be")
+    return Stamp(int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:14], "big"), bool(raw[14] & 1))
+
+
 def encode_link_publish(
     topic: bytes,
     payload: bytes,
@@ -73,14 +101,17 @@ def encode_link_publish(
     expiry: int | None,
     key: bytes,
     sequence: int,
+    stamp: Stamp | None = None,
 ) -> bytes:
-    """Encode a PUBLISH for links, once for all of them. The packet identifier follows from the sequence, so that the bytes
-    stay the same on every hop; `expiry`: s left, or None."""
+    """Encode a PUBLISH for links, once for all of them: the bytes stay the same on every hop; `expiry`: s left, or None;
+    `stamp`: of a retained message."""
     section = encode_origin(key, sequence)
+    if stamp is not None:
+        section += encode_stamp(stamp)
     if expiry is not None:
         section += b"\x02" + expiry.to_bytes(4, "big")
     section += properties
-    middle = PACKET_IDS[sequence % 65535 + 1] if qos else b""
+    middle = LINK_ID if qos else b""
     middle += encode_varint(len(section)) + section
     length = 2 + len(topic) + len(middle) + len(payload)
     return b"".join(
@@ -90,10 +121,26 @@ def encode_link_publish(
 
 def encode_for_links(message: Message, key: bytes, sequence: int, now: float) -> bytes:
     """Encode a message for links; `now` (s) gives the time that it has left."""
-    expiry = None if message.expires_at is None else max(0, round(message.expires_at - now))
     return encode_link_publish(
-        message.topic, message.payload, message.qos, message.retain, message.properties, expiry, key, sequence
-    )
+        message.topic, message.payload, message.qos, message.retain, message.properties, remaining(message, now), key, sequence,
+        getattr(message, "stamp", None) if message.retain else None,
+    )  # fmt: skip
+
+
+def remaining(message: Message, now: float) -> int | None:
+    """Return the s that a message has left at `now`, as its Message Expiry Interval (MQTT-3.3.2-6); None when it does not expire."""
+    return None if message.expires_at is None else max(0, min(0xFFFFFFFF, round(message.expires_at - now)))
+
+
+def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
+    """Return a PUBLISH (MQTT 5) that continues another one as one that says itself where it comes from."""
+    length, body = read_length(packet, 1)
+    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
+    size, properties = read_length(packet, start)
+    section = encode_origin(key, sequence)
+    middle = encode_varint(len(section) + size) + section
+    length += len(middle) - (properties - start)
+    return b"".join((packet[:1], encode_varint(length), packet[body:start], middle, packet[properties:]))
 
 
 class Window:
@@ -114,31 +161,57 @@ class Window:
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
-    def accept(self, first: int, count: int) -> int:
+    def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
         """Take `count` numbers from `first` on as seen; returns how many were new. Either all, none, or (then ask one by
-        one) -1 and nothing is taken."""
+        one) -1 and nothing is taken. `skipped`: those between were not wanted here, as the neighbour knows."""
         top = self.top
         if first == top + 1:
             self.top = top + count
             return count
         last = first + count - 1
         if first > top:
-            self.gaps.append((top + 1, first - 1))
-            if len(self.gaps) > limits.MAX_GAPS:
-                self.limit(self.gaps)
+            if skipped:
+                self.skip(top + 1, first - 1)
+            else:
+                self.gaps.append((top + 1, first - 1))
+                if len(self.gaps) > limits.MAX_GAPS:
+                    self.limit(self.gaps)
             self.top = last
             return count
-        if count > 1:
-            if last <= top and not any(low <= last and first <= high for low, high in self.gaps + self.history):
-                return 0
+        if last > top:
             return -1
         for ranges in (self.gaps, self.history):
             for index, (low, high) in enumerate(ranges):
-                if low <= first <= high:
-                    ranges[index : index + 1] = [g for g in ((low, first - 1), (first + 1, high)) if g[0] <= g[1]]
+                if low <= first and last <= high:
+                    ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
                     self.limit(ranges)
-                    return 1
+                    return count
+                if low <= last and first <= high:
+                    return -1
         return 0
+
+    def skip(self, first: int, last: int) -> None:
+        """Note numbers above all others as not wanted here: history, should somebody behind this broker want them."""
+        history = self.history
+        if history and history[-1][1] == first - 1:
+            history[-1] = (history[-1][0], last)
+            return
+        history.append((first, last))
+        if len(history) > limits.MAX_SKIPS:
+            del history[: limits.MAX_SKIPS // 4]
+
+    def up_to(self, theirs: Window) -> None:
+        """Take a neighbour's word that this broker has all that it wanted but for `theirs.gaps`, which the neighbour lacks."""
+        top = max(self.top, theirs.top)
+        lacking = [*self.gaps, (self.top + 1, top)] if top > self.top else self.gaps
+        open_to = [(theirs.top + 1, top)] if top > theirs.top else []
+        missing = intersect(lacking, [*theirs.gaps, *open_to])
+        passed = subtract(lacking, missing)
+        missing = sorted(missing + intersect(self.history, theirs.gaps))
+        self.history = sorted(subtract(self.history, theirs.gaps) + passed)[-limits.MAX_SKIPS :]
+        self.gaps = missing
+        self.limit(self.gaps)
+        self.top = top
 
     def limit(self, ranges: Ranges) -> None:
         """Give up the oldest of too many holes: what is in them counts as seen from now on."""

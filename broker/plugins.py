@@ -26,6 +26,7 @@ from broker.client import Client
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.message import Message
 from broker.session import Session
+from broker.subscribing import acceptable
 from broker.wire.constants import ReasonCode
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import split_shared
@@ -147,8 +148,11 @@ class Plugins:
     async def may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
         """Ask the topic plugins for each filter; of a shared subscription, for the filter in it."""
         session = effect.client.session
-        wanted = [split_shared(request.filter)[1] for request in effect.packet.filters]
-        return [await self._permits(session, topic_filter, Action.SUBSCRIBE) for topic_filter in wanted]
+        wanted = [request.filter for request in effect.packet.filters]
+        return [
+            acceptable(topic_filter) and await self._permits(session, split_shared(topic_filter)[1], Action.SUBSCRIBE)
+            for topic_filter in wanted
+        ]
 
     async def may_receive(self, effect: AuthorizeReceive) -> set[Session]:
         """Ask the topic plugins for each receiver; an error counts against its own receiver only."""

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 Handler = Callable[["Link", bytes, float], None]
 """Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot be read."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 """Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
 
-COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT))
+COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))
 """Records that make us go through tables,"""
 REPLAYING = frozenset((SEEN, WANT))
 """and these through the log."""

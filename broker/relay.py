@@ -33,6 +33,7 @@ from broker.records import ORIGINS
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
+    from broker.batch import Batch
     from broker.federation import Federation
     from broker.link import Link
     from broker.node import Node
@@ -63,6 +64,8 @@ class Relay:
         self.own = Window(0, now)
         self.vector: Vector = {self.key: self.own}
         self.log = MessageLog(node.counters)
+        self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
+        self.own_runs = 0
         self._next_sweep = now + 1.0
         self._alone_since = now
 
@@ -73,31 +76,48 @@ class Relay:
         if message.topic[:1] == b"$":
             return
         node = self.node
-        keep = message.qos or message.retain
-        if not (keep or node.forwarding):
-            return
-        self.own.top = sequence = self.own.top + 1
-        data = encode_for_links(message, self.key, sequence, node.now) if node.forwarding else b""
-        if keep:
+        if message.qos or message.retain:
+            links = self._links(message)
+            self.own.top = sequence = self.own.top + 1
+            data = encode_for_links(message, self.key, sequence, node.now) if links else b""
             self.log.append(Entry(self.key, sequence, data, message, node.now))
-        if data:
-            self._send(data, 1, None)
+        elif node.forwarding and (links := self._links(message)):
+            self.own_runs += 1
+            data = encode_for_links(message, self.key, self.own_runs, node.now)
+        else:
+            return
+        if links:
+            self._send(data, 1, links, None)
+
+    def _links(self, message: Message) -> list[Link]:
+        """Which links a message takes: a retained one is wanted by every broker."""
+        return self.node.forwarding if message.retain else self.federation.interest.links(message.topic)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
-        if not self.node.forwarding:
+        if not self.node.forwarding or not (links := self.federation.interest.links(topic_of(chunk))):
             return
-        sequence = self.own.top + 1
-        self.own.top += len(chunk) // size
+        sequence = self.own_runs + 1
+        self.own_runs += len(chunk) // size
         rest = chunk[size:]
         if rest and version != 5:
             rest = convert_run(rest, prefix, size, 5)
         first = encode_link_publish(topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence)
-        self._send(first + rest, len(chunk) // size, None)
+        self._send(first + rest, len(chunk) // size, links, None)
 
-    def _send(self, data: bytes, count: int, source: Link | None) -> None:
+    def forward_batch(self, batch: Batch) -> None:
+        """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one entry in the log."""
+        count = batch.count
+        sequence = self.own.top + 1
+        self.own.top += count
+        batch = batch.form(5, batch.qos)
+        data = batch.for_links(self.key, sequence)
+        self.log.append(Entry.run(self.key, sequence, count, data, batch.size, self.node.now))
+        self._send(data, count, self.federation.interest.links(batch.topic), None)
+
+    def _send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         node = self.node
-        for link in node.forwarding:
+        for link in links:
             if link is not source:
                 conn = link.conn
                 outbox = conn.outbox
@@ -122,11 +142,16 @@ class Relay:
         if topic not in self.node.fanout.routes:
             self.node.fanout.route(topic)
 
-    def accept(self, key: bytes, first: int, count: int, now: float, *, late: bool = True) -> int:
+    def accept(
+        self, key: bytes, first: int, count: int, now: float, *, late: bool = True, skipped: bool = False
+    ) -> int:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.
 
         Not `late`: QoS 0, which is not worth more than its order; what newer messages have overtaken is dropped.
+        `skipped`: what lies between was not wanted here, and is not missed.
         """
+        if not late:
+            return self._accept_run(key, first, count)
         window = self.vector.get(key)
         if window is None:
             window = self._meet(key, Window(first - 1, now), now)
@@ -134,9 +159,21 @@ class Relay:
         elif window is self.own:
             return 0
         window.heard = now
-        if not late and first <= window.top:
+        return window.accept(first, count, skipped=skipped)
+
+    def _accept_run(self, key: bytes, first: int, count: int) -> int:
+        runs = self.runs
+        top = runs.get(key)
+        if top is None:
+            if key == self.key:
+                return 0
+            if len(runs) >= limits.MAX_ORIGINS:
+                for old in list(runs)[: limits.MAX_ORIGINS // 16]:
+                    del runs[old]
+        elif first <= top:
             return 0
-        return window.accept(first, count)
+        runs[key] = first + count - 1
+        return count
 
     def _meet(self, key: bytes, known: Window, now: float) -> Window:
         """Begin with an origin where a neighbour is. The last that was before is missed at once: after a repair somebody
@@ -184,20 +221,53 @@ class Relay:
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
+        begin = 0
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, message, now))
-        self._send(data, 1, link)
-        if sequence > self.vector[key].begin and message.topic[:1] != b"$":
+            begin = self.vector[key].begin
+        if self.node.forwarding:
+            self._send(data, 1, self._links(message), link)
+        if sequence > begin and message.topic[:1] != b"$":
             self.node.fanout.publish(message)
+
+    def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
+        """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first packet names its origin, or b""."""
+        count = batch.count
+        new = self.accept(key, sequence, count, now, skipped=link.selective)
+        if not new:
+            self.node.counters.duplicates += count
+        elif new < 0:
+            for number, message in enumerate(batch.messages(), sequence):
+                if self.accept(key, number, 1, now):
+                    self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
+                else:
+                    self.node.counters.duplicates += 1
+        else:
+            self.node.counters.received_link += count
+            if not data:
+                data = batch.for_links(key, sequence)
+            self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
+            self._send(data, count, self.federation.interest.links(batch.topic), link)
+            old = self.vector[key].begin + 1 - sequence  # so many were published before we met their origin
+            if batch.topic[:1] != b"$" and old < count:
+                self._deliver_batch(batch.part(old, count) if old > 0 else batch)
+
+    def _deliver_batch(self, batch: Batch) -> None:
+        fanout = self.node.fanout
+        if self.node.hooks.topics:
+            for message in batch.messages():
+                fanout.publish(message)
+        else:
+            fanout.batch(fanout.route(batch.topic), batch)
 
     def run_received(
         self, link: Link, chunk: bytes, prefix: int, size: int, key: bytes, sequence: int, now: float
     ) -> None:
         """Deliver and pass on a run of QoS 0 packets that continues what came before it on this link."""
         count = len(chunk) // size
-        window = self.vector.get(key)
-        if window is not None and sequence <= window.top < sequence + count - 1:
-            known = window.top - sequence + 1
+        top = self.runs.get(key, 0)
+        if sequence <= top < sequence + count - 1:
+            known = top - sequence + 1
             self.node.counters.duplicates += known
             chunk = chunk[known * size :]
             sequence += known
@@ -207,12 +277,11 @@ class Relay:
             return
         node = self.node
         node.counters.received_link += count
-        if len(node.forwarding) > (1 if link.live else 0):
-            # Explicit again: what preceded it here need not be what preceded it on the next link.
-            topic = topic_of(chunk)
-            first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)
-            self._send(first + chunk[size:], count, link)
         topic = topic_of(chunk)
+        if len(node.forwarding) > (1 if link.live else 0) and any(x is not link for x in self.federation.interest.links(topic)):
+            # Explicit again: what preceded it here need not be what preceded it on the next link.
+            first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)
+            self._send(first + chunk[size:], count, self.federation.interest.links(topic), link)
         if topic[:1] == b"$":
             return
         route = node.fanout.route(topic)
@@ -230,7 +299,6 @@ class Relay:
         if not link.live:
             link.live = True
             self._refresh()
-            self.federation.listings.ready(link, b"")
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
@@ -240,6 +308,7 @@ class Relay:
 
     def _refresh(self) -> None:
         self.node.forwarding = [link for link in self.federation.links.values() if link.live]
+        self.federation.interest.generation += 1
 
     # ---------------------------------------------------------------- time
 

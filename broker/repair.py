@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.origin import LAST, Vector, Window, decode_vector, encode_vector
-from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
+from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, UPTO, WANT, Handler
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -41,7 +41,10 @@ class Repair:
             ORIGINS: self.origins_received,
             WANT: self.want_received,
             DONE: self.done_received,
+            UPTO: self.upto_received,
         }
+        self._waiting: dict[Link, float] = {}  # those whose directory is not complete here yet, and until when it may be (s)
+        federation.listings.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- the tree's word
 
@@ -119,25 +122,50 @@ class Repair:
 
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
-        if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
-            self._join(link, now)
+        if link.fetching or link.seen is None or not link.forwarding or link.behind:
+            return
+        if link.selective and not self.federation.listings.complete(link):
+            # What is wanted behind it decides what is replayed. It is on its way.
+            if link not in self._waiting:
+                self._waiting[link] = now + FETCH_TIME
+                self.node.schedule(now + FETCH_TIME, self.proceed)
+            return
+        self._join(link, now)
+
+    def proceed(self, now: float) -> None:
+        """Go on with links that waited for the directory."""
+        for link, until in list(self._waiting.items()):
+            if link.state != "up" or not link.forwarding or link.seen is None:
+                del self._waiting[link]
+            elif now >= until or self.federation.listings.complete(link):
+                del self._waiting[link]
+                if not link.fetching and not link.behind:
+                    self._join(link, now)
 
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
-        self._replay(link, link.seen, now)
+        self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
+        attached = b""
+        if link.selective:
+            attached = encode_vector(link.seen)
+            link.upto.clear()
+            self.send_upto(link)
         link.seen = None
         self.relay.enter(link)
+        self.federation.listings.ready(link, attached)
 
-    def _replay(self, link: Link, seen: Vector, now: float) -> None:
+    def _replay(self, link: Link, seen: Vector, wanted: Callable[[bytes], bool], now: float) -> None:
         for entry in self.relay.log.missed(seen, now):
+            if not (entry.retain or wanted(entry.topic)):
+                continue
             data = entry.data(now)
             link.replayed += len(data)
             if link.replayed > limits.MAX_REPLAY:
                 self.node.schedule(now, link.asked_too_much)  # not from here: we may be in the middle of another link's packet
                 return
             link.conn.send(data)
-            self.node.counters.replayed += 1
+            self.node.counters.replayed += entry.count
             self.node.counters.link_bytes_data += len(data)
 
     # ---------------------------------------------------------------- history
@@ -151,7 +179,7 @@ class Repair:
                 wanted[key] = Window(LAST, 0.0)
                 wanted[key].gaps = ranges
         asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
-        if not wanted or not asked:
+        if not wanted or not asked or source.selective:  # then others are told what it lacks (`_way_changed`)
             then(now)
             return
         number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
@@ -180,7 +208,7 @@ class Repair:
 
         def answer(at: float) -> None:
             if link.state == "up":
-                self._replay(link, wanted, at)
+                self._replay(link, wanted, self.federation.interest.wanted_behind(link), at)
                 link.send_behind(DONE, number)
 
         self._fetch(wanted, link, answer, now)
@@ -188,6 +216,37 @@ class Repair:
     def done_received(self, link: Link, body: bytes, now: float) -> None:
         """Take the answer to a WANT: what it brings has come before it."""
         self._answered(int.from_bytes(body[:4], "big"), link, now)
+
+    # ---------------------------------------------------------------- routing by interest
+
+    def send_upto(self, link: Link) -> None:
+        """Tell a neighbour, behind what it was sent, that it has all that it wanted, up to where we are."""
+        news: Vector = {}
+        for key, window in self.relay.vector.items():
+            state = (window.top, hash(tuple(window.gaps)))
+            if link.upto.get(key) != state:
+                link.upto[key] = state
+                news[key] = window
+        if news:
+            link.send_behind(UPTO, encode_vector(news))
+
+    def upto_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the neighbour's word for what was not wanted here."""
+        if not link.selective:
+            return
+        theirs = decode_vector(body, now)
+        self.relay.learn(theirs, link, now)
+        for key, window in theirs.items():
+            mine = self.relay.vector.get(key)
+            if mine is not None and mine is not self.relay.own:
+                mine.up_to(window)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
+        """A broker came to be behind a neighbour: what it wants and lacks goes there from all logs on the way, before what is new."""
+        link = self.federation.listings.link_to(broker_id)
+        if attached and link is not None and link.live and link.selective:
+            lacks = decode_vector(attached, self.node.now)
+            self._replay(link, lacks, self.federation.interest.wanted_by(broker_id), self.node.now)
 
     # ---------------------------------------------------------------- links
 

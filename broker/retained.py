@@ -1,22 +1,53 @@
-"""Retained messages (MQTT-3.3.1-5 to -8)."""
+"""Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by (time, origin), in any order.
+
+A deletion and a message that expired leave their mark behind, a tombstone, so that an older write that comes later is known to be
+older. Tombstones are forgotten by the time of day, so on all brokers at the same time; with them goes the memory of a day (see limits).
+"""
 
 from __future__ import annotations
 
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+
 from broker import limits
 from broker.counters import Counters
+from broker.digests import Digests, Mark, place_of
 from broker.message import Message, size_of
 from routing.trie import TopicTrie
+
+
+class Change(IntEnum):
+    """What a write did."""
+
+    OLD = 0
+    """Nothing: what is here is as new, or newer; or it was a deletion too old to remember."""
+    REFUSED = 1
+    """Nothing: there was no room."""
+    TAKEN = 2
+    """It wins, and nothing that a client could see is different: there was nothing to delete."""
+    NEW = 3
+    """It wins."""
 
 
 class RetainedStore:
     """The last retained message of every topic."""
 
-    __slots__ = ("_bytes", "_counters", "_trie")
+    __slots__ = ("_bytes", "_counters", "_expiring", "_floor", "_graves", "_trie", "digests", "refused_at", "tombstones")
 
     def __init__(self, counters: Counters) -> None:
-        self._trie: TopicTrie[Message] = TopicTrie()
         self._counters = counters
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, tombstones included."""
+        self._trie: TopicTrie[Message] = TopicTrie()
         self._bytes = 0
+        self._expiring: list[tuple[int, bytes, int]] = []  # (when, ms; place; time of the mark), a heap
+        self._graves: list[tuple[int, bytes, int]] = []  # the same of tombstones: when they are forgotten
+        self._floor = 0  # ms; tombstones up to this death were too many
+        self.digests = Digests()
+        self.tombstones = 0
+        self.refused_at = float("-inf")  # s, when there was no room for something
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -26,11 +57,56 @@ class RetainedStore:
         """Bytes of all messages, as they are counted for the limit."""
         return self._bytes
 
+    # ---------------------------------------------------------------- one topic
+
     def store(self, topic: str, message: Message) -> bool:
-        """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7). False: refused (full)."""
+        """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7), for this broker alone.
+
+        False: refused (full).
+        """
         if not message.payload:
-            self._forget(topic)
+            self._drop(topic)
             return True
+        return self._set(topic, message)
+
+    def write(self, message: Message, mark: Mark, now: float, wall: int) -> Change:
+        """Take a write that may not be the last, if it wins; `now`: s; `wall`: ms since the epoch.
+
+        The mark becomes the topic's. A message that has expired is a tombstone already.
+        """
+        old = self.digests.get(mark.place)
+        if old is not None and not old.before(mark.time, mark.key):
+            return Change.OLD
+        topic = message.topic.decode()
+        if message.payload and not message.expired(now):
+            if not self._set(topic, message):
+                self.refused_at = now
+                return Change.REFUSED
+            if old is not None and old.dead:
+                self.tombstones -= 1
+            self.digests.put(mark)
+            if mark.death:
+                heappush(self._expiring, (mark.death, mark.place, mark.time))
+            return Change.NEW
+        had = self._trie.get(topic)
+        if had is not None:
+            self._drop(topic)
+        remembered = self.remembers(mark.death, wall)
+        if old is not None:
+            self.tombstones -= old.dead
+            self.digests.remove(old)
+        if remembered:
+            self.digests.put(mark)
+            self._bury(mark)
+        elif old is None:
+            return Change.OLD
+        return Change.TAKEN if had is None or had.expired(now) else Change.NEW
+
+    def remembers(self, death: int, wall: int) -> bool:
+        """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
+        return death > self._floor and death + limits.TOMBSTONE_AGE * 1000 > wall
+
+    def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
         grown = self._bytes + size_of(message) - (0 if old is None else size_of(old))
         if (old is None and len(self._trie) >= limits.MAX_RETAINED) or grown > limits.MAX_RETAINED_BYTES:
@@ -40,10 +116,12 @@ class RetainedStore:
         self._bytes = grown
         return True
 
-    def _forget(self, topic: str) -> None:
+    def _drop(self, topic: str) -> None:
         old = self._trie.pop(topic)
         if old is not None:
             self._bytes -= size_of(old)
+
+    # ---------------------------------------------------------------- reading
 
     def get(self, topic: str) -> Message | None:
         """Return the topic's message."""
@@ -54,17 +132,77 @@ class RetainedStore:
         messages = []
         for topic, message in self._trie.match(topic_filter):
             if message.expired(now):
-                self._forget(topic)
-                self._counters.expired += 1
+                self._expire(topic, message)
             else:
                 messages.append(message)
         return messages
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._trie = TopicTrie()
-        self._bytes = 0
+    def living(self, mark: Mark, now: float) -> Message | None:
+        """Return the message of a mark; None when it is deleted or has expired."""
+        if mark.dead:
+            return None
+        topic = mark.topic.decode()
+        message = self._trie.get(topic)
+        if message is not None and message.expired(now):
+            self._expire(topic, message)
+            return None
+        return message
 
     def items(self) -> list[tuple[str, Message]]:
         """Return every topic with its message."""
         return list(self._trie.items())
+
+    # ---------------------------------------------------------------- the dead
+
+    def _expire(self, topic: str, message: Message) -> None:
+        self._drop(topic)
+        self._counters.expired += 1
+        mark = self.digests.get(place_of(message.topic))
+        if mark is not None and not mark.dead:
+            self._bury(mark)
+
+    def _bury(self, mark: Mark) -> None:
+        mark.dead = True
+        self.tombstones += 1
+        heappush(self._graves, (mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time))
+        while self.tombstones > limits.MAX_TOMBSTONES:
+            self._floor = max(self._floor, self._graves[0][0] - int(limits.TOMBSTONE_AGE * 1000))
+            self._counters.tombstones_forgotten += self._exhume()
+        if len(self._graves) > 2 * self.tombstones + 1000:  # most topics have been written again
+            self._graves = [grave for grave in self._graves if self._tomb(grave) is not None]
+            heapify(self._graves)
+
+    def _tomb(self, grave: tuple[int, bytes, int]) -> Mark | None:
+        mark = self.digests.get(grave[1])
+        return mark if mark is not None and mark.dead and mark.time == grave[2] else None
+
+    def _lives(self, entry: tuple[int, bytes, int]) -> bool:
+        mark = self.digests.get(entry[1])
+        return mark is not None and not mark.dead and mark.time == entry[2]
+
+    def _exhume(self) -> bool:
+        """Forget the oldest tombstone; False when its topic had been written again."""
+        mark = self._tomb(heappop(self._graves))
+        if mark is None:
+            return False
+        self.tombstones -= 1
+        self.digests.remove(mark)
+        return True
+
+    def sweep(self, now: float, wall: int, most: int = 1000) -> None:
+        """Forget what has expired, and tombstones that are old enough; at most so many at a time."""
+        while self._graves and self._graves[0][0] <= wall and most:
+            self._exhume()
+            most -= 1
+        expiring = self._expiring
+        while expiring and expiring[0][0] <= wall and most:
+            most -= 1
+            when, place, time = heappop(expiring)
+            mark = self.digests.get(place)
+            if mark is None or mark.dead or mark.time != time:
+                continue
+            if self.living(mark, now) is not None:  # it came late, or our time of day was set: its own time counts
+                heappush(expiring, (wall + 1000, place, time))
+        if len(expiring) > 2 * len(self._trie) + 1000:  # most topics have been written again
+            self._expiring = [e for e in expiring if self._lives(e)]
+            heapify(self._expiring)

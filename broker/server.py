@@ -41,7 +41,7 @@ from broker.plugins import Plugins
 from broker.proxy import ProxyHeader
 from broker.settings import AccessSettings, FederationSettings
 from broker.systopics import INTERVAL, SysTopics
-from broker.tls import renew
+from broker.tls import describe_error, renew
 from broker.transport import Driver, StreamProtocol
 from broker.websocket import WebSocketProtocol
 
@@ -254,7 +254,14 @@ class Broker(Face):
             return StreamProtocol(driver, name, None, opened, closed, proxied)
 
         plain = None if kind == ListenerType.WS else lambda: self.driver
-        return await server.listen(accept, where, context, self._bad_proxy_header, plain)
+
+        def failed(peer: str, error: OSError) -> None:
+            self.node.counters.tls_failed += 1
+            # A port that is only looked at, by a health check, say, is nobody who was refused.
+            level = "warning" if isinstance(error, ssl.SSLError) else "debug"
+            log_line(level, f"{peer}: no TLS at listener '{name}': {describe_error(error)}; closed")
+
+        return await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1

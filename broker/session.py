@@ -14,6 +14,7 @@ from routing.topics import matches, split_shared
 if TYPE_CHECKING:
     from broker.access import Permissions
     from broker.aliases import Aliases
+    from broker.batch import Batch
     from broker.connection import Connection
     from broker.fanout import SharedGroup
     from broker.node import Node, Timer
@@ -193,6 +194,32 @@ class Session:
             self._enqueue(Outgoing(message, qos, retain, ids))
         else:
             self._transmit(Outgoing(message, qos, retain, ids))
+
+    @property
+    def room(self) -> int:
+        """How many messages at QoS 1 or 2 may be sent now, as bytes."""
+        if self.conn is None or self.queue or self.checked:
+            return 0
+        return self.receive_maximum - len(self.inflight)
+
+    def deliver_batch(self, batch: Batch) -> None:
+        """Send a run of QoS 1 or 2 packets in the form for this client, for which there is `room`."""
+        inflight = self.inflight
+        count = batch.count
+        first = self.next_packet_id % 65535 + 1
+        numbers = range(first, first + count)
+        if numbers[-1] > 65535 or (inflight and not inflight.keys().isdisjoint(numbers)):
+            for message in batch.messages():  # the free identifiers are not in one piece
+                self.deliver(message, batch.qos, False, b"")
+            return
+        data = batch.numbered(first)
+        size = batch.size
+        inflight.update(zip(numbers, [data[at : at + size] for at in range(0, len(data), size)], strict=True))
+        self.next_packet_id = numbers[-1]
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+        self.node.counters.delivered += count
 
     def deliver_shared(self, outgoing: SharedOutgoing) -> None:
         """Deliver as a member of a group, which may get the message back (see `unfinished`)."""

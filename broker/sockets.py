@@ -276,11 +276,67 @@ class StreamServer(Acceptor):
             os.close(number)
 
 
-Make = Callable[[ProxyHeader], asyncio.Protocol]
-"""Makes the protocol of a connection whose header has come."""
+Make = Callable[[ProxyHeader | None], asyncio.Protocol]
+"""Makes the protocol of a connection: after its PROXY header has come, or None."""
 
 
-class ProxiedServer(Acceptor):
+class LoopServer(Acceptor):
+    """Connections go to the loop's own transports, after a TLS handshake if there is a context. Why one failed is told, which
+    asyncio's servers keep to themselves."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        make: Make,
+        *,
+        context: ssl.SSLContext | None,
+        tls_timeout: float,
+        failed: Callable[[str, OSError], None],
+    ) -> None:
+        """`failed`: called with the peer's address and the error of a TLS handshake."""
+        for each in sockets:
+            if each.family != socket.AF_UNIX:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+        self._make = make
+        self._tls: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(loop, sockets)
+
+    def close(self) -> None:
+        """Accept no more, and give up those that are beginning."""
+        super().close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for connections that were beginning."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def accepted(self, number: int, address: object) -> None:
+        """Begin."""
+        self.begin(socket.socket(fileno=number), None, socket_name(address))
+
+    def begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
+        """Begin with a connection. `peer`: its address."""
+        task = self.loop.create_task(self._begin(accepted, header, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: self._make(header), accepted, **self._tls)
+        except OSError as error:
+            accepted.close()
+            if self._tls:
+                self._failed(peer, error)
+        except BaseException:
+            accepted.close()
+            raise
+
+
+class ProxiedServer(LoopServer):
     """Takes the PROXY header from each connection before anything else is done with it, TLS included."""
 
     def __init__(
@@ -291,56 +347,34 @@ class ProxiedServer(Acceptor):
         *,
         context: ssl.SSLContext | None,
         tls_timeout: float,
+        failed: Callable[[str, OSError], None],
         refused: Callable[[str], None],
     ) -> None:
         """`refused`: called with a line about each bad or missing header."""
         self.refused = refused
         self.heads: set[_Head] = set()
-        self._make = make
-        self._tls: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
-        self._tasks: set[asyncio.Task[None]] = set()
-        super().__init__(loop, sockets)
+        super().__init__(loop, sockets, make, context=context, tls_timeout=tls_timeout, failed=failed)
 
     def close(self) -> None:
         """Accept no more, and close whose header has not come."""
         super().close()
         for head in list(self.heads):
             head.end()
-        for task in self._tasks:
-            task.cancel()
-
-    async def wait_closed(self) -> None:
-        """Wait for connections that were beginning."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def accepted(self, number: int, address: object) -> None:
         """Read its header."""
-        _Head(self, socket.socket(fileno=number))
-
-    def begin(self, accepted: socket.socket, header: ProxyHeader) -> None:
-        """Go on with a connection as if it had just been accepted."""
-        task = self.loop.create_task(self._begin(accepted, header))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _begin(self, accepted: socket.socket, header: ProxyHeader) -> None:
-        try:
-            await self.loop.connect_accepted_socket(lambda: self._make(header), accepted, **self._tls)
-        except OSError:  # a TLS handshake that failed
-            accepted.close()
-        except BaseException:
-            accepted.close()
-            raise
+        _Head(self, socket.socket(fileno=number), socket_name(address))
 
 
 class _Head:
     """A connection whose PROXY header has not come yet: reads that and nothing behind it."""
 
-    __slots__ = ("_data", "_server", "_sock", "_timer")
+    __slots__ = ("_data", "_peer", "_server", "_sock", "_timer")
 
-    def __init__(self, server: ProxiedServer, sock: socket.socket) -> None:
+    def __init__(self, server: ProxiedServer, sock: socket.socket, peer: str) -> None:
         self._server = server
         self._sock = sock
+        self._peer = peer
         self._data = b""
         late = f"no PROXY header within {limits.PROXY_TIMEOUT:g} s"
         self._timer = server.loop.call_later(limits.PROXY_TIMEOUT, self._refuse, late)
@@ -365,13 +399,10 @@ class _Head:
             self.end()
         else:
             self._leave()
-            self._server.begin(self._sock, header)
+            self._server.begin(self._sock, header, header.peer or self._peer)
 
     def _refuse(self, why: str) -> None:
-        name: object = None
-        with contextlib.suppress(OSError):
-            name = self._sock.getpeername()
-        self._server.refused(f"{socket_name(name)}: {why}; closed")
+        self._server.refused(f"{self._peer}: {why}; closed")
         self.end()
 
     def _leave(self) -> None:

@@ -29,7 +29,7 @@ def subscribe(client: Client, packet: Subscribe) -> None:
             missing = unavailable(request.filter, client.node.config)
             if missing is not None:  # it was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13)
                 raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
-    if client.node.hooks.topics:
+    if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
         client.conn.waiting = True
         client.node.effects.append(AuthorizeSubscribe(client, packet))
     else:

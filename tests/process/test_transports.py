@@ -125,6 +125,30 @@ async def test_mutual_tls_lets_in_who_has_a_certificate(
         await served(await asyncio.open_connection("127.0.0.1", broker.ports["default"]), client_id="plain")
 
 
+async def test_a_handshake_that_failed_is_told_and_counted(
+    server_files: dict[str, str], authority: Authority, sensor: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who cannot come in has to find out why; a connection without a word is counted, and logged at debug."""
+    caplog.set_level("DEBUG", "mqttree")
+    async with running(tls=secure(server_files, require_certificate=True)) as broker:
+        port = broker.ports["tls"]
+        counters = broker.node.counters
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            await refused(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(None)), b"\x10\x0c")
+        await until(lambda: counters.tls_failed == 1, "no certificate")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_packet(Connect("MQTT", 4, True, 60, "c", None, None, None, None), 4))
+        await until(lambda: counters.tls_failed == 2, "no TLS")
+        writer.close()
+        (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        await until(lambda: counters.tls_failed == 3, "nothing said")
+        await served(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(sensor)))
+    told = [record for record in caplog.records if "no TLS at listener 'tls'" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING", "WARNING", "DEBUG"]
+    assert "peer did not return a certificate; closed" in told[0].getMessage()
+    assert "wrong version number; closed" in told[1].getMessage()
+
+
 async def test_without_the_requirement_a_certificate_is_optional(authority: Authority, server_files: dict[str, str]) -> None:
     async with running(tls=secure(server_files)) as broker:
         await served(await asyncio.open_connection("127.0.0.1", broker.ports["tls"], ssl=authority.client()))

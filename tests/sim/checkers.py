@@ -31,7 +31,7 @@ def watch_crossings(world: World) -> None:
         def watched(key: bytes, first: int, count: int, *rest: Any, **more: Any) -> int:
             taken = accept(key, first, count, *rest, **more)
             if taken > 0:
-                known = seen[key]
+                known = seen[key + (b"" if more.get("late", True) else b" run")]
                 for sequence in range(first, first + count):
                     if sequence in known:
                         world.violation("crossed twice", f"message {key!r} {sequence} at b{life[0]} boot {life[1]}")

@@ -75,6 +75,7 @@ class Schedule:
                 seeds=seeds,
                 secret=secret,
                 capability=1.0 if equal else round(rng.uniform(0.0, 9.0), 1),
+                routing=self._routing(len(world.hosts)),
             )
         together = rng.random() < 0.5
         for host in world.hosts:
@@ -87,6 +88,12 @@ class Schedule:
         for a, b in self.apart:
             world.block(a, b)
         self._clients()
+
+    def _routing(self, index: int) -> str:
+        """Half of the schedules route by interest; in some, brokers of both kinds make one federation."""
+        if self.seed % 8 == 7:
+            return "interest" if index % 2 else "flood"
+        return "interest" if self.seed % 2 else "flood"
 
     def _clients(self) -> None:
         rng, world = self.rng, self.world

@@ -31,6 +31,7 @@ from broker.wire import (
     Will,
     encode_packet,
 )
+from broker.wire.varint import read_length
 
 P = TypeVar("P")
 
@@ -200,6 +201,15 @@ class FakeClient:
         packets = self.inbox + [self._heard(packet) for packet in self.decoder.receive(data)]
         self.inbox = []
         return packets
+
+    def sizes(self) -> list[int]:
+        """How many bytes each packet has that came and was not looked at, whatever `take` then leaves out of it."""
+        data, found = bytes(self.transport.written), []
+        while data:
+            length, body = read_length(data, 1)
+            found.append(body + length)
+            data = data[body + length :]
+        return found
 
     def _heard(self, packet: Packet) -> Packet:
         """Keep Reason Strings apart: they are for people, and tests compare packets."""

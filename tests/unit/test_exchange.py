@@ -31,7 +31,7 @@ messages = st.lists(
         st.integers(0, 2),
         st.booleans(),
         st.sampled_from(PROPERTIES),
-        st.integers(1, 4),
+        st.integers(1, 9),
     ),
     max_size=12,
 )
@@ -77,12 +77,15 @@ def run(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[A
         world.connect("five", version=5),
         world.connect("plain", version=5),
         world.connect("three", version=3),
+        world.connect("slow", version=5, properties={Property.RECEIVE_MAXIMUM: 11}),
     ]
+    world.session("four").next_packet_id = 65_520
     for topic, qos in (("#", 2), ("a/+", 1)):
         subscribers[0].subscribe(topic, qos=qos)
     subscribers[1].subscribe("#", qos=1)
     subscribers[2].subscribe("a", qos=2)
     subscribers[3].subscribe("x/yy", qos=0)
+    subscribers[4].subscribe("x/yy", qos=1)
     publisher = world.connect("publisher", version=version)
     for topic in TOPICS:  # a known route is what the fast path needs
         publisher.publish(topic, b"known", 0)
@@ -95,7 +98,7 @@ def run(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[A
             publisher.chunks([data[begin:end]])
     answers = publisher.take()
     received = [settle_exchanges(subscriber) for subscriber in subscribers]
-    left = [(len(world.session(c).inflight), len(world.session(c).queue)) for c in ("four", "five", "plain", "three")]
+    left = [(len(world.session(c).inflight), len(world.session(c).queue)) for c in ("four", "five", "plain", "three", "slow")]
     return answers, received, left, sorted(world.session("publisher").incoming)
 
 

@@ -13,6 +13,7 @@ from broker import limits
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.wire import (
     Connack,
+    Disconnect,
     Pingreq,
     Pingresp,
     Puback,
@@ -157,16 +158,14 @@ def test_refused_qos_2_may_be_tried_again() -> None:
     assert client.take() == [Pubrec(1, 0x87), Pubrec(1)]
 
 
-@pytest.mark.parametrize("end", ["vanish", "take over", "shut"])
+@pytest.mark.parametrize("end", ["take over", "shut"])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_publish_answered_too_late(end: str, allowed: bool) -> None:
     """Not acknowledged, so not taken; the client repeats it."""
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", 4, clean=False)
     client.publish("t", b"x", 2)
-    if end == "vanish":
-        client.vanish()
-    elif end == "shut":
+    if end == "shut":
         client.owner.shut(0x8B)
         world.settle()
     else:
@@ -208,7 +207,7 @@ def test_subscribe_answered_too_late() -> None:
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", 4, clean=False)
     client.send(Subscribe(3, [SubscriptionRequest("t", 1)]))
-    client.vanish()
+    world.connect("a", 4, clean=False)
     world.answer(AuthorizeSubscribe, [True])
     assert not world.session("a").subscriptions
 
@@ -362,3 +361,76 @@ def test_any_order_of_answers(messages: list[tuple[int, str, int]], places: list
             assert came == sent[len(sent) - len(came) :]  # all since its subscription was granted
             if sender == number:
                 assert came == sent
+
+
+# ---------------------------------------------------------------- clients that go while a plugin is asked
+
+
+@ALL
+@pytest.mark.parametrize("polite", [False, True])
+def test_what_a_client_sent_before_it_went_counts(version: int, polite: bool) -> None:
+    """PUBLISH, DISCONNECT and the end of the connection are there before the first answer; MQTT-3.14.4-3: no will, then."""
+    world = World(hooks=Hooks(topics=True))
+    reader = subscribed(world, "r", version=version)
+    writer = world.connect("w", version, will=Will("t/will", b"w"))
+    writer.send(*[Publish(f"t/{n}", b"%d" % n) for n in range(5)], *[Disconnect()] * polite)
+    writer.vanish()
+    assert "w" in world.node.sessions
+    while world.answer(AuthorizePublish, True):
+        pass
+    while world.answer(AuthorizeReceive, everything):
+        pass
+    world.advance(1)
+    assert reader.payloads() == [b"%d" % n for n in range(5)] + [b"w"] * (not polite)
+    assert writer.closed
+    assert "w" not in world.node.sessions
+    assert world.node.ended == 0
+
+
+def test_exactly_once_also_when_the_client_repeats_what_it_sent_before_it_went() -> None:
+    world = World(hooks=Hooks(topics=True))
+    client = world.connect("a", 4, clean=False)
+    client.publish("t", b"x", 2)
+    client.vanish()
+    world.answer(AuthorizePublish, True)
+    again = world.connect("a", 4, clean=False)
+    again.publish("t", b"x", 2, dup=True)
+    assert again.take() == [Pubrec(1)]
+    assert world.counters.published == 1
+
+
+def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
+    world = World(hooks=Hooks(topics=True))
+    old = subscribed(world, "c")
+    old.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 1, packet_id=2))
+    old.vanish()
+    world.answer(AuthorizePublish, True)  # the second one waits
+    world.answer(AuthorizeReceive, everything)
+    assert old.take() == []
+    new = world.connect("c")
+    world.advance(1)
+    assert old.closed
+    assert not new.closed
+    world.answer(AuthorizePublish, True)
+    assert world.node.ended == 0
+    assert world.session("c").conn is new.conn
+
+
+def test_who_is_gone_and_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ENDED", 3)
+    world = World(hooks=Hooks(topics=True))
+    for n in range(5):
+        client = world.connect(f"c{n}")
+        client.send(Publish("t", b"x"))
+        client.vanish()
+    assert world.node.ended == 3
+    assert len(world.node.sessions) == 3
+    world.answer(AuthorizePublish, True)
+    assert not world.node.sessions
+
+
+def test_plugins_are_not_asked_about_what_is_no_filter() -> None:
+    world = World(hooks=Hooks(topics=True))
+    client = world.connect("c")
+    assert client.subscribe("$share//a", "a/#/b", "$share/g") == [0x8F] * 3
+    assert not world.effects

@@ -1,0 +1,53 @@
+"""A hybrid logical clock: times of writes that agree with the time of day and never with each other's order.
+
+A time is one number: ms since the epoch, shifted left by 16 bits, and a counter below. After what was heard of comes what is written next,
+also where the time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014). Pure: `now` (s) is monotonic, handed in.
+"""
+
+from __future__ import annotations
+
+from broker import limits
+
+LOGICAL = 16
+"""bits of the counter below the ms."""
+
+END = 1 << 63
+"""The first time that cannot be: ms of the year 6429."""
+
+
+class HybridClock:
+    """The clock of one broker."""
+
+    __slots__ = ("_offset", "last")
+
+    def __init__(self, now: float, wall: float) -> None:
+        """`wall`: the time of day at `now` (s since the epoch)."""
+        self._offset = wall - now
+        self.last = 0  # the latest time that was given out or heard of
+
+    def set_wall(self, wall: float, now: float) -> None:
+        """Take the time of day anew (s since the epoch)."""
+        self._offset = wall - now
+
+    def physical(self, now: float) -> int:
+        """Return the time of day in ms since the epoch."""
+        return max(0, int((now + self._offset) * 1000))
+
+    def tick(self, now: float, above: int = 0) -> int:
+        """Return the time of something that happens here at `now`: after all others here and all heard of, and after `above`.
+
+        `above` does not move the clock: what one topic got from a clock far ahead counts for that topic alone.
+        """
+        physical = self.physical(now)
+        if (self.last >> LOGICAL) - physical > limits.CLOCK_AHEAD * 1000:
+            self.last = 0  # our own time of day was set back by far; each topic still goes on behind what it has
+        self.last = max(self.last + 1, physical << LOGICAL)
+        return min(max(self.last, above + 1), END - 1)
+
+    def merge(self, time: int, now: float) -> bool:
+        """Take note of a time that was heard of. False: it is too far ahead to be taken for a time of day; not taken over."""
+        if (time >> LOGICAL) - self.physical(now) > limits.CLOCK_AHEAD * 1000:
+            return False
+        if time > self.last:
+            self.last = time
+        return True

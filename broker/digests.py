@@ -1,0 +1,135 @@
+"""Which write of each retained topic is here, as a table that two brokers can compare in a few steps.
+
+A topic's place is a hash of its name. The first byte of the place chooses one of 256 parts, the second one of 256 leaves in it;
+the digest of a leaf, a part or the whole is the exclusive or of hashes over (place, time, origin) of what is in it, so that
+it depends on no order and is kept up to date at the cost of one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+PLACE = 12
+"""bytes of a place: to find a name with the place of somebody else's topic takes 2^96 attempts."""
+
+
+def place_of(topic: bytes) -> bytes:
+    """Return where a topic is in the table."""
+    return blake2b(topic, digest_size=PLACE).digest()
+
+
+class Mark:
+    """One write of a topic: when (`time`, hybrid clock) and where (`key`, an origin's 16 characters) it was published.
+
+    `sequence`: its number there, 0 when it was never flooded; `death`: ms since the epoch when it was deleted, or
+    expires, 0 for never; `dead`: nothing is left but the mark.
+    """
+
+    __slots__ = ("dead", "death", "key", "place", "qos", "sequence", "time", "topic")
+
+    def __init__(self, topic: bytes, place: bytes, time: int, key: bytes, sequence: int, death: int, qos: int) -> None:
+        self.topic = topic
+        self.place = place
+        self.time = time
+        self.key = key
+        self.sequence = sequence
+        self.death = death
+        self.qos = qos
+        self.dead = False
+
+    def before(self, time: int, key: bytes) -> bool:
+        """Whether a write at `time` by `key` wins over this one."""
+        return (self.time, self.key) < (time, key)
+
+    def digest(self) -> int:
+        """Return what it adds to the digests that it is part of."""
+        return int.from_bytes(blake2b(self.place + self.time.to_bytes(8, "big") + self.key, digest_size=8).digest(), "big")
+
+
+class _Leaf:
+    __slots__ = ("digest", "marks")
+
+    def __init__(self) -> None:
+        self.digest = 0
+        self.marks: dict[bytes, Mark] = {}
+
+
+class Digests:
+    """The table. A prefix is the first 0, 1 or 2 bytes of places."""
+
+    __slots__ = ("_counts", "_leaves", "_parts", "_size", "whole")
+
+    def __init__(self) -> None:
+        self._leaves: dict[bytes, _Leaf] = {}
+        self._parts = [0] * 256
+        self._counts = [0] * 256
+        self._size = 0
+        self.whole = 0
+        """The digest of everything."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(self, place: bytes) -> Mark | None:
+        """Return the mark at a place."""
+        leaf = self._leaves.get(place[:2])
+        return None if leaf is None else leaf.marks.get(place)
+
+    def put(self, mark: Mark) -> None:
+        """Put a mark in, in place of an older one."""
+        prefix = mark.place[:2]
+        leaf = self._leaves.get(prefix)
+        if leaf is None:
+            leaf = self._leaves[prefix] = _Leaf()
+        change = mark.digest()
+        old = leaf.marks.get(mark.place)
+        if old is None:
+            self._size += 1
+            self._counts[prefix[0]] += 1
+        else:
+            change ^= old.digest()
+        leaf.marks[mark.place] = mark
+        self._change(leaf, prefix[0], change)
+
+    def remove(self, mark: Mark) -> None:
+        """Take a mark out that is in it."""
+        prefix = mark.place[:2]
+        leaf = self._leaves[prefix]
+        del leaf.marks[mark.place]
+        self._size -= 1
+        self._counts[prefix[0]] -= 1
+        self._change(leaf, prefix[0], mark.digest())
+        if not leaf.marks:
+            del self._leaves[prefix]
+
+    def _change(self, leaf: _Leaf, part: int, change: int) -> None:
+        leaf.digest ^= change
+        self._parts[part] ^= change
+        self.whole ^= change
+
+    def digest(self, prefix: bytes) -> int:
+        """Return the digest of a part (1 byte) or leaf (2 bytes); 0 when nothing is in it."""
+        if len(prefix) == 1:
+            return self._parts[prefix[0]]
+        leaf = self._leaves.get(prefix)
+        return 0 if leaf is None else leaf.digest
+
+    def count(self, prefix: bytes) -> int:
+        """Return how many marks are in a part or leaf."""
+        if len(prefix) == 1:
+            return self._counts[prefix[0]]
+        leaf = self._leaves.get(prefix)
+        return 0 if leaf is None else len(leaf.marks)
+
+    def leaves(self, prefix: bytes) -> Iterable[bytes]:
+        """Return the prefixes of the leaves of a part, or of a leaf itself; there may be nothing in them."""
+        return (bytes((prefix[0], index)) for index in range(256)) if len(prefix) == 1 else (prefix,)
+
+    def marks(self, prefix: bytes) -> list[Mark]:
+        """Return what is in a part or leaf."""
+        found: list[Mark] = []
+        for leaf in self.leaves(prefix):
+            if leaf in self._leaves:
+                found += self._leaves[leaf].marks.values()
+        return found
