@@ -51,7 +51,7 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
         sender = node.sessions.get(source_session.client_id) if source_session is not None else None
         node.now = self.driver.time()
         message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
-        node.retain(message)
+        node.federation.retention.written(message)
         if node.federated:
             node.relay.forward(message)
         self.driver.wake()

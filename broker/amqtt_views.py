@@ -197,12 +197,12 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
     def __setitem__(self, topic: str, value: RetainedApplicationMessage) -> None:
         node = self._broker.node
         message = Message(topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None)
-        node.retained.store(topic, message)
+        node.federation.retention.put(message)
 
     def __delitem__(self, topic: str) -> None:
         if self._broker.node.retained.get(topic) is None:
             raise KeyError(topic)
-        self._broker.node.retained.store(topic, Message(topic.encode(), b"", 0, True, b"", None, None))
+        self._broker.node.federation.retention.put(Message(topic.encode(), b"", 0, True, b"", None, None))
 
     def __iter__(self) -> Iterator[str]:
         return iter([topic for topic, _ in self._broker.node.retained.items()])
@@ -211,8 +211,9 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         return len(self._broker.node.retained)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._broker.node.retained.clear()
+        """Forget everything, on all brokers."""
+        for topic in self:
+            del self[topic]
 
     def __repr__(self) -> str:
         return f"RetainedMessages({list(self)})"

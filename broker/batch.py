@@ -81,9 +81,7 @@ class Batch:
     def part(self, low: int, high: int) -> Batch:
         """Return the packets from number `low` to before `high`, counted from 0."""
         data = self.data[low * self.size : high * self.size]
-        return Batch(
-            self.topic, self.qos, self.properties, self.version, data, self.start, self.payload, self.size, self._sender
-        )
+        return Batch(self.topic, self.qos, self.properties, self.version, data, self.start, self.payload, self.size, self._sender)
 
     def numbered(self, first: int) -> bytes:
         """Return the packets with the identifiers `first`, `first` + 1, ..."""

@@ -1,7 +1,8 @@
 """A hybrid logical clock: times of writes that agree with the time of day and never with each other's order.
 
-A time is one number: ms since the epoch, shifted left by 16 bits, and a counter below. After what was heard of comes what is written next,
-also where the time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014). Pure: `now` (s) is monotonic, handed in.
+A time is one number: ms since the epoch, shifted left by 16 bits, and a counter below. What is written comes after all that was
+heard of, also where the time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014). Pure: `now` (s) is
+monotonic, handed in.
 """
 
 from __future__ import annotations
@@ -48,6 +49,5 @@ class HybridClock:
         """Take note of a time that was heard of. False: it is too far ahead to be taken for a time of day; not taken over."""
         if (time >> LOGICAL) - self.physical(now) > limits.CLOCK_AHEAD * 1000:
             return False
-        if time > self.last:
-            self.last = time
+        self.last = max(self.last, time)
         return True

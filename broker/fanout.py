@@ -296,10 +296,8 @@ class Fanout:
                 self._deliver_shared(group, message, route.permitted)
 
     def publish(self, message: Message) -> None:
-        """Deliver a message to everybody here who wants it, and keep it when it is retained."""
+        """Deliver a message to everybody here who wants it."""
         route = self.routes.get(message.topic) or self.route(message.topic)
-        if message.retain:
-            self.node.retain(message)
         if self.node.hooks.topics:
             self._ask(route, message)
         else:

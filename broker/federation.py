@@ -23,6 +23,7 @@ from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
 from broker.repair import Repair
 from broker.report import federation_state
+from broker.retention import Retention
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -59,9 +60,10 @@ class Federation:
         self.interest = Interest(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
+        self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
-        self.records |= self.repair.records | self.listings.records
+        self.records |= self.repair.records | self.listings.records | self.retention.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -149,6 +151,7 @@ class Federation:
         self.membership.tick(now)
         self.tree.tick(now)
         self.relay.tick(now)
+        self.retention.tick(now)
         self.listings.tick(now)
         self._tell_change(now)
         self._settle(now)

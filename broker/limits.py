@@ -69,29 +69,30 @@ MAX_RETAINED_BYTES = 1024 * 1024 * 1024
 """bytes of retained messages; as above."""
 
 MAX_TOMBSTONES = 100_000
-"""deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more the oldest are forgotten: a broker that was
-cut off meanwhile may bring their messages back [tombstones_forgotten]."""
+"""deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more the oldest are forgotten: a broker
+that was cut off meanwhile may bring their messages back [tombstones_forgotten]."""
 
 TOMBSTONE_AGE = 86_400.0
-"""s; as long they are remembered: a broker that is away for a night, or a day's journey, does not bring back what was deleted."""
+"""s; as long they are remembered: a broker that was away for a night, or a day's journey, does not bring back what is deleted."""
 
 CLOCK_AHEAD = 300.0
-"""s; a neighbour's times that are further ahead of our time of day are not believed: they decide about their topics, but our clock stays
+"""s; times of a neighbour that are further ahead of our time of day decide about their topics, but our clock stays
 [clocks_ahead]. Clocks that nobody sets run away by less in a year."""
 
 RETAINED_CHECK = 60.0
-"""s between two comparisons of the retained messages with a neighbour in the tree, when nothing has happened: 30 bytes each."""
+"""s between two comparisons of the retained messages with a neighbour in the tree when nothing has happened: 30 bytes each."""
 
 RETAINED_PACE = 0.01
 RETAINED_ITEMS = 400
 RETAINED_BYTES = 256 * 1024
 RETAINED_RECORDS = 2048
-"""s between two steps of a comparison with one neighbour, and what one step sends: messages, bytes of these, bytes of records. A step is one or
-two ms of work, so that clients never wait for it; records stay below half of LINK_REQUESTS_PER_SECOND at the neighbour."""
+"""s between two steps of a comparison with one neighbour, and what one step sends: messages, bytes of these, bytes of records. A
+step is one or two ms of work, so that clients never wait for it; records stay below half of the neighbour's
+LINK_REQUESTS_PER_SECOND."""
 
 RETAINED_JOBS = 70_000
-"""parts of the table of retained messages that wait to be compared with one neighbour: each of the 65,792 there are, once; then no more
-[retained_dropped]. The next comparison finds what is left."""
+"""parts of the table of retained messages that wait to be compared with one neighbour: there are 65,792, and each waits once; no
+more are noted [retained_dropped]. The next comparison finds what is left."""
 
 RETAINED_AGAIN = 600.0
 """s; who had no room for a retained message of a neighbour asks for nothing more for so long: it would be refused again."""

@@ -14,7 +14,7 @@ from broker.connection import Connection
 from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
 from broker.message import Message, encode_halves
-from broker.origin import LINK_ID, MARK, SIZE, Vector, decode_sequence
+from broker.origin import LINK_ID, MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp
 from broker.records import ORIGINS, PING, decode_records, encode_record, work
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -289,10 +289,15 @@ class Link:
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
         relay = self.federation.relay
-        relay.check(topic, first, sequence, 1)
-        self._window_key = key
-        self._sequence = sequence
         properties = data[at + SIZE : payload_at]
+        stamp = decode_stamp(properties) if first & 0x01 else None
+        restored = stamp is not None and stamp.restored
+        relay.check(topic, first, sequence or restored, 1)
+        if stamp is not None:
+            properties = properties[STAMP_SIZE:]
+        if not restored:
+            self._window_key = key
+            self._sequence = sequence
         expires_at: float | None = None
         if properties:
             if properties[:1] == b"\x02" and len(properties) >= 5:
@@ -308,12 +313,17 @@ class Link:
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.selective):
+        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.selective):
             relay.node.counters.duplicates += 1
             return end
         message = Message(
             topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
         )
+        if message.retain:
+            message.stamp = stamp or self.federation.retention.stamp_for(message)
+            if restored:
+                self.federation.retention.restored(self, message, key, sequence, data[position:end], now)
+                return end
         relay.received(self, message, key, sequence, data[position:end], now)
         return end
 

@@ -37,6 +37,7 @@ from broker.link import Link
 from broker.message import Message
 from broker.rate import Rate
 from broker.retained import RetainedStore
+from broker.retention import kept
 from broker.session import NEVER, Session, Subscription
 from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
@@ -201,6 +202,7 @@ class Node:
         """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
         self.now = now
         self.federation.membership.set_wall(wall, now)
+        self.federation.retention.clock.set_wall(wall, now)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `broker.effects` for what each expects)."""
@@ -295,6 +297,8 @@ class Node:
     def publish(self, message: Message) -> None:
         """Take over an application message that was published here: deliver it here and pass it on."""
         self.counters.published_single += 1
+        if message.retain:
+            self.federation.retention.written(message)
         self.fanout.publish(message)
         if self.federated:
             self.relay.forward(message)
@@ -305,14 +309,9 @@ class Node:
         self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
 
     def retain(self, message: Message) -> None:
-        """Keep, replace or delete the retained message of a topic (MQTT-3.3.1-5 to -8)."""
-        if not self.config.retain_available:
-            return
-        kept = Message(
-            message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None
-        )
-        if self.retained.store(message.topic.decode(), kept) and self.hooks.events:
-            self.event("broker_retained_message", message=kept)
+        """Note that a retained message has become its topic's (empty: that it was deleted; MQTT-3.3.1-5 to -8)."""
+        if self.hooks.events:
+            self.event("broker_retained_message", message=kept(message))
 
     def deliver_retained(self, session: Session, found: list[tuple[Message, Subscription]]) -> None:
         """Send retained messages to a new subscription, with RETAIN set (MQTT-3.3.1-8)."""

@@ -123,12 +123,12 @@ def encode_for_links(message: Message, key: bytes, sequence: int, now: float) ->
     """Encode a message for links; `now` (s) gives the time that it has left."""
     return encode_link_publish(
         message.topic, message.payload, message.qos, message.retain, message.properties, remaining(message, now), key, sequence,
-        getattr(message, "stamp", None) if message.retain else None,
+        message.stamp if message.retain else None,
     )  # fmt: skip
 
 
 def remaining(message: Message, now: float) -> int | None:
-    """Return the s that a message has left at `now`, as its Message Expiry Interval (MQTT-3.3.2-6); None when it does not expire."""
+    """Return the s that a message has left at `now`, as its expiry interval (MQTT-3.3.2-6); None: it does not expire."""
     return None if message.expires_at is None else max(0, min(0xFFFFFFFF, round(message.expires_at - now)))
 
 

@@ -81,6 +81,8 @@ class Relay:
             self.own.top = sequence = self.own.top + 1
             data = encode_for_links(message, self.key, sequence, node.now) if links else b""
             self.log.append(Entry(self.key, sequence, data, message, node.now))
+            if message.retain:
+                self.federation.retention.numbered(message, sequence)
         elif node.forwarding and (links := self._links(message)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now)
@@ -227,7 +229,10 @@ class Relay:
             begin = self.vector[key].begin
         if self.node.forwarding:
             self._send(data, 1, self._links(message), link)
-        if sequence > begin and message.topic[:1] != b"$":
+        if message.topic[:1] == b"$":
+            return
+        new = message.retain and self.federation.retention.received(message, key, sequence, now)
+        if sequence > begin or new:
             self.node.fanout.publish(message)
 
     def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
@@ -299,12 +304,14 @@ class Relay:
         if not link.live:
             link.live = True
             self._refresh()
+            self.federation.retention.entered(link)
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
         if link.live:
             link.live = False
             self._refresh()
+            self.federation.retention.left(link)
 
     def _refresh(self) -> None:
         self.node.forwarding = [link for link in self.federation.links.values() if link.live]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Vector, Window, decode_vector, encode_vector
+from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, split_key
 from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, UPTO, WANT, Handler
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class Repair:
             DONE: self.done_received,
             UPTO: self.upto_received,
         }
-        self._waiting: dict[Link, float] = {}  # those whose directory is not complete here yet, and until when it may be (s)
-        federation.listings.on_way.append(self._way_changed)
+        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind a link; until when (s); what then
 
     # ---------------------------------------------------------------- the tree's word
 
@@ -115,6 +114,15 @@ class Repair:
             link.add_record(ASK_SEEN, b"")
             return
         link.introductions = 0
+        self._when_complete(link, lambda at: self._gather(link, at), now)
+
+    def _gather(self, link: Link, now: float) -> None:
+        """Tell the others who is behind a link that is going to join, then fetch what it lacks from them: in this order, so that
+        nothing falls in between."""
+        if link.seen is None or not link.forwarding or link.behind:
+            return
+        self.federation.listings.ready(link, b"")
+        self.federation.listings.settle(now)
         link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
         for _, waiting in self._fetches.values():
             waiting.append(lambda at: self._fetched(link, at))
@@ -122,38 +130,39 @@ class Repair:
 
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
-        if link.fetching or link.seen is None or not link.forwarding or link.behind:
-            return
-        if link.selective and not self.federation.listings.complete(link):
-            # What is wanted behind it decides what is replayed. It is on its way.
-            if link not in self._waiting:
-                self._waiting[link] = now + FETCH_TIME
-                self.node.schedule(now + FETCH_TIME, self.proceed)
-            return
-        self._join(link, now)
+        if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
+            self._join(link, now)
+
+    def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
+        """Go on when it is known who is behind a link and what they want, which decides what is replayed; or after a while."""
+        if not link.selective or self.federation.listings.complete(link):
+            then(now)
+        else:
+            self._waiting.append((link, now + FETCH_TIME, then))
+            self.node.schedule(now + FETCH_TIME, self.proceed)
 
     def proceed(self, now: float) -> None:
-        """Go on with links that waited for the directory."""
-        for link, until in list(self._waiting.items()):
-            if link.state != "up" or not link.forwarding or link.seen is None:
-                del self._waiting[link]
-            elif now >= until or self.federation.listings.complete(link):
-                del self._waiting[link]
-                if not link.fetching and not link.behind:
-                    self._join(link, now)
+        """Go on with what waited for the directory."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:
+                link, until, then = entry
+                if link.state != "up":
+                    continue
+                if now >= until or self.federation.listings.complete(link):
+                    then(now)
+                else:
+                    self._waiting.append(entry)
 
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
         self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
-        attached = b""
         if link.selective:
-            attached = encode_vector(link.seen)
             link.upto.clear()
-            self.send_upto(link)
+            self.send_upto(link, joins=True)
         link.seen = None
         self.relay.enter(link)
-        self.federation.listings.ready(link, attached)
 
     def _replay(self, link: Link, seen: Vector, wanted: Callable[[bytes], bool], now: float) -> None:
         for entry in self.relay.log.missed(seen, now):
@@ -179,7 +188,7 @@ class Repair:
                 wanted[key] = Window(LAST, 0.0)
                 wanted[key].gaps = ranges
         asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
-        if not wanted or not asked or source.selective:  # then others are told what it lacks (`_way_changed`)
+        if not wanted or not asked:
             then(now)
             return
         number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
@@ -211,6 +220,10 @@ class Repair:
                 self._replay(link, wanted, self.federation.interest.wanted_behind(link), at)
                 link.send_behind(DONE, number)
 
+        self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
+
+    def _want(self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float) -> None:
+        self.federation.listings.settle(now)  # who is new behind this link is told first
         self._fetch(wanted, link, answer, now)
 
     def done_received(self, link: Link, body: bytes, now: float) -> None:
@@ -219,8 +232,12 @@ class Repair:
 
     # ---------------------------------------------------------------- routing by interest
 
-    def send_upto(self, link: Link) -> None:
-        """Tell a neighbour, behind what it was sent, that it has all that it wanted, up to where we are."""
+    def send_upto(self, link: Link, *, joins: bool = False) -> None:
+        """Tell a neighbour, behind what it was sent, that it has all that it wanted, up to where we are and but for our gaps.
+
+        When it `joins`, that is all we know, wherever a message was published: what is history here and was missing there is a gap
+        by now. Later it goes only for those whose messages come from here.
+        """
         news: Vector = {}
         for key, window in self.relay.vector.items():
             state = (window.top, hash(tuple(window.gaps)))
@@ -228,25 +245,21 @@ class Repair:
                 link.upto[key] = state
                 news[key] = window
         if news:
-            link.send_behind(UPTO, encode_vector(news))
+            link.send_behind(UPTO, bytes((joins,)) + encode_vector(news))
 
     def upto_received(self, link: Link, body: bytes, now: float) -> None:
         """Take the neighbour's word for what was not wanted here."""
         if not link.selective:
             return
-        theirs = decode_vector(body, now)
+        theirs = decode_vector(body[1:], now)
         self.relay.learn(theirs, link, now)
+        assert link.peer is not None
         for key, window in theirs.items():
             mine = self.relay.vector.get(key)
-            if mine is not None and mine is not self.relay.own:
+            if mine is None or mine is self.relay.own:
+                continue
+            if body[:1] == b"\1" or self.federation.listings.directory.via(split_key(key)[0]) == link.peer.id:
                 mine.up_to(window)
-
-    def _way_changed(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
-        """A broker came to be behind a neighbour: what it wants and lacks goes there from all logs on the way, before what is new."""
-        link = self.federation.listings.link_to(broker_id)
-        if attached and link is not None and link.live and link.selective:
-            lacks = decode_vector(attached, self.node.now)
-            self._replay(link, lacks, self.federation.interest.wanted_by(broker_id), self.node.now)
 
     # ---------------------------------------------------------------- links
 

@@ -1,7 +1,7 @@
 """Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by (time, origin), in any order.
 
 A deletion and a message that expired leave their mark behind, a tombstone, so that an older write that comes later is known to be
-older. Tombstones are forgotten by the time of day, so on all brokers at the same time; with them goes the memory of a day (see limits).
+older. Tombstones are forgotten by the time of day, so on all brokers at the same time.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class RetainedStore:
         expiring = self._expiring
         while expiring and expiring[0][0] <= wall and most:
             most -= 1
-            when, place, time = heappop(expiring)
+            _, place, time = heappop(expiring)
             mark = self.digests.get(place)
             if mark is None or mark.dead or mark.time != time:
                 continue

@@ -1,10 +1,10 @@
 """Retained messages everywhere: the last write of a topic wins on every broker, whoever was away when it was published.
 
-A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock) with the message, and is flooded as all are. What somebody missed
-nevertheless (he joined later, or was cut off for longer than logs last) is found by comparing digests (`broker.digests`) with each
-neighbour whose link enters the live stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind the messages so that
-what is under way is not taken for missing. Then come the messages themselves, marked as restored; who did not have one passes it on over the
-tree. So whole partitions merge, in steps small enough for clients not to notice.
+A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded as all are. What somebody missed all
+the same (he joined later, or was cut off for longer than logs last) is found by comparing digests (`broker.digests`) with each
+neighbour whose link enters the live stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind
+the messages so that what is under way is not taken for missing. Then come the messages themselves, marked as restored; who did
+not have one passes it on over the tree. So whole partitions merge, in steps small enough for clients not to notice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.clock import END, HybridClock
+from broker.clock import END, LOGICAL, HybridClock
 from broker.digests import PLACE, Mark, place_of
 from broker.log import Entry
 from broker.message import Message, Stamp
@@ -52,7 +52,7 @@ KEYS = 4096
 class Comparison:
     """What is to be sent to one neighbour in the tree."""
 
-    __slots__ = ("again", "armed", "jobs", "link", "places", "queued", "sent", "since", "told_at")
+    __slots__ = ("again", "armed", "jobs", "link", "places", "queued", "sent", "since")
 
     def __init__(self, link: Link, now: float) -> None:
         self.link = link
@@ -63,7 +63,6 @@ class Comparison:
         self.again = False  # something was not passed on: compare anew
         self.sent = 0  # messages since
         self.since = now
-        self.told_at = float("-inf")
 
 
 class Retention:
@@ -97,14 +96,21 @@ class Retention:
         message.stamp = self.stamp_for(message)
         self._take(message, self.federation.relay.key, 0, node.now)
 
+    def put(self, message: Message) -> None:
+        """Keep or delete a retained message without publishing it: subscribers here get nothing."""
+        self.written(message)
+        mark = self.store.digests.get(place_of(message.topic))
+        if mark is not None and message.topic[:1] != b"$":
+            self._pass_on(None, self._encode(mark, self.node.now), self.node.now)
+
     def stamp_for(self, message: Message) -> Stamp:
         """Return the stamp of what is published now; it wins over what is known of its topic."""
         now = self.node.now
         mark = self.store.digests.get(place_of(message.topic))
         time = self.clock.tick(now, 0 if mark is None else mark.time)
-        death = 0 if message.payload else time >> 16
+        death = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
-            death = (time >> 16) + max(0, round((message.expires_at - now) * 1000))
+            death = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
         return Stamp(time, death)
 
     def numbered(self, message: Message, sequence: int) -> None:
@@ -151,19 +157,19 @@ class Retention:
         if change < Change.TAKEN:
             return
         self.node.counters.retained_restored += 1
+        gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
         if window is not None and sequence:
-            fresh = bool(relay.accept(key, sequence, 1, now)) or sequence <= window.begin
-            if fresh and window is not relay.own and sequence > window.begin:
-                # The stream may yet bring it, and is not going to be listened to: neighbours that lack it ask us.
+            new = relay.accept(key, sequence, 1, now)
+            fresh = bool(new) or sequence <= window.begin
+            if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
                 message.stamp = message.stamp._replace(restored=False)
                 relay.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now))
         self._pass_on(link, data, now)
-        deleted = not message.payload and message.stamp.death == message.stamp.time >> 16
-        if fresh and change is Change.NEW and (message.payload or deleted) and not message.expired(now):
+        if fresh and change is Change.NEW and not gone:
             self.node.fanout.publish(message)
 
-    def _pass_on(self, source: Link, data: bytes, now: float) -> None:
+    def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         for link in self.node.forwarding:
             if link is source:
                 continue
@@ -187,7 +193,7 @@ class Retention:
         Links that the tree does not use need no comparison: whoever is behind them is reached over the tree, too.
         """
         if self.node.config.retain_available:
-            self._tell(self._comparison(link, self.node.now), self.node.now)
+            self._tell(self._comparison(link, self.node.now))
 
     def left(self, link: Link) -> None:
         """A link is not live any more."""
@@ -201,7 +207,7 @@ class Retention:
             for link in self.node.forwarding:
                 comparison = self._comparison(link, now)
                 if not (comparison.jobs or comparison.places or link.conn.backlog) and self.node.config.retain_available:
-                    self._tell(comparison, now)
+                    self._tell(comparison)
 
     def _comparison(self, link: Link, now: float) -> Comparison:
         comparison = self._comparisons.get(link)
@@ -209,8 +215,7 @@ class Retention:
             comparison = self._comparisons[link] = Comparison(link, now)
         return comparison
 
-    def _tell(self, comparison: Comparison, now: float) -> None:
-        comparison.told_at = now
+    def _tell(self, comparison: Comparison) -> None:
         comparison.link.send_behind(DIGEST, self.store.digests.whole.to_bytes(8, "big"))
 
     # ---------------------------------------------------------------- records
@@ -225,10 +230,13 @@ class Retention:
             return  # not live here yet: it gets ours when we are
         assert link.peer is not None
         if self.federation.own.id < link.peer.id:
-            self._plan(comparison, PARTS, b"")
+            if comparison.jobs or comparison.places:
+                comparison.again = True
+            else:
+                self._plan(comparison, PARTS, b"")
             self._arm(comparison, now)
-        elif comparison.told_at + MISSED <= now or not comparison.jobs:
-            self._tell(comparison, now)
+        else:
+            self._tell(comparison)
 
     def parts_received(self, link: Link, body: bytes, now: float) -> None:
         """Take the digests of parts of the table, and see to those that differ.
@@ -236,24 +244,22 @@ class Retention:
         Raises:
             MalformedPacket: it cannot be read.
         """
+        parts = decode_parts(body)
         comparison = self._comparing(link, now)
+        if comparison is None:
+            return
         digests = self.store.digests
-        for full, prefix, theirs in decode_parts(body):
-            for index in range(256) if comparison is not None else ():
+        for full, prefix, theirs in parts:
+            for index in range(256):
                 where = prefix + bytes((index,))
                 mine, other = digests.digest(where), theirs.get(index, 0)
-                if comparison is None or mine == other:
-                    continue
-                if not other:
-                    if not full:
-                        self._plan(comparison, 0, where)
-                elif not mine:
-                    if not self._full(now):
-                        self._plan(comparison, FETCH, where)
-                else:
+                if mine and other and mine != other:
                     self._plan(comparison, LIST if prefix else PARTS, where)
-        if comparison is not None:
-            self._arm(comparison, now)
+                elif mine and not other and not full:
+                    self._plan(comparison, 0, where)
+                elif other and not mine and not self._full(now):
+                    self._plan(comparison, FETCH, where)
+        self._arm(comparison, now)
 
     def list_received(self, link: Link, body: bytes, now: float) -> None:
         """Take what is in leaves of a neighbour's table: send what is newer here, ask for what is newer there.
@@ -261,11 +267,12 @@ class Retention:
         Raises:
             MalformedPacket: it cannot be read.
         """
+        leaves = decode_list(body)
         comparison = self._comparing(link, now)
+        if comparison is None:
+            return
         wall = self.clock.physical(now)
-        for full, prefix, theirs in decode_list(body):
-            if comparison is None:
-                continue
+        for full, prefix, theirs in leaves:
             for mark in self.store.digests.marks(prefix):
                 other = theirs.get(mark.place)
                 if (other is None and not full) or (other is not None and other.before(mark.time, mark.key)):
@@ -278,8 +285,7 @@ class Retention:
                     wanted = known.before(other.time, other.key)
                 if wanted:
                     self._plan(comparison, FETCH, place)
-        if comparison is not None:
-            self._arm(comparison, now)
+        self._arm(comparison, now)
 
     def fetch_received(self, link: Link, body: bytes, now: float) -> None:
         """Take what a neighbour asks for: places, or all in parts or leaves.
@@ -329,15 +335,15 @@ class Retention:
         link = comparison.link
         if self._comparisons.get(link) is not comparison:
             return
-        if link.conn.backlog or link.conn.paused:
-            self._arm(comparison, now + BUSY)
-            return
         if comparison.since + limits.RETAINED_CHECK <= now:
             comparison.since = now
             comparison.sent = 0
         if len(comparison.places) > limits.MAX_RETAINED or comparison.sent > 2 * len(self.store.digests) + 1000:
             self.node.counters.retained_dropped += 1  # he asks for all of it again and again
             comparison.places.clear()
+        if link.conn.backlog or link.conn.paused:
+            self._arm(comparison, now + BUSY)
+            return
         items, size = limits.RETAINED_ITEMS, limits.RETAINED_BYTES
         bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
         records = 0
@@ -365,25 +371,28 @@ class Retention:
             self._arm(comparison, now + limits.RETAINED_PACE)
         elif comparison.again:
             comparison.again = False
-            self._tell(comparison, now)
+            self._tell(comparison)
 
     def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
         """Send the message at a place, or its tombstone; returns its size in bytes."""
+        comparison.sent += 1
         mark = self.store.digests.get(place)
         if mark is None:
             return 0
+        data = self._encode(mark, now)
+        self._send(comparison.link, data)
+        return len(data)
+
+    def _encode(self, mark: Mark, now: float) -> bytes:
+        """Encode what is at a mark as a restored message."""
         message = self.store.living(mark, now)
         stamp = Stamp(mark.time, mark.death, True)
         if message is None:
-            data = encode_link_publish(mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp)
-        else:
-            data = encode_link_publish(
-                mark.topic, message.payload, message.qos, True, message.properties, remaining(message, now), mark.key,
-                mark.sequence, stamp,
-            )  # fmt: skip
-        comparison.sent += 1
-        self._send(comparison.link, data)
-        return len(data)
+            return encode_link_publish(mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp)
+        return encode_link_publish(
+            mark.topic, message.payload, message.qos, True, message.properties, remaining(message, now), mark.key, mark.sequence,
+            stamp,
+        )  # fmt: skip
 
     def _section(self, kind: int, where: bytes, now: float) -> bytes:
         """Encode one job as a part of a record."""

@@ -103,7 +103,7 @@ class _Neighbour:
 
     def __init__(self) -> None:
         self.told = False  # a summary was asked for and sent
-        self.behind: dict[bytes, tuple[int, int, bytes]] = {}  # broker -> (boot, version, attached), as the neighbour says
+        self.behind: dict[bytes, tuple[int, int, bytes, int]] = {}  # broker -> (boot, version, attached, when), as it says
         self.announced: dict[bytes, bytes] = {}  # broker -> its stamp, as we have said
         self.differs = 0  # digests in a row
 
@@ -120,6 +120,7 @@ class Directory:
         self._messages: list[tuple[bytes, bytes]] = []
         self._events: list[Event] = []
         self._changes: dict[bytes, bytes | None] = {}  # of our own listing, not told yet
+        self._news = 0  # counts who came, so that the newest way is known
 
     # ---------------------------------------------------------------- what we say
 
@@ -156,7 +157,7 @@ class Directory:
         """Whether the neighbour has said who is behind it, and all their listings are here."""
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and peer in neighbour.behind and all(
-            self._has(broker_id, boot, version) for broker_id, (boot, version, _) in neighbour.behind.items()
+            self._has(broker_id, boot, version) for broker_id, (boot, version, _, _) in neighbour.behind.items()
         )
 
     # ---------------------------------------------------------------- neighbours
@@ -233,7 +234,7 @@ class Directory:
         elif kind == CHANGES:
             self._changed(peer, neighbour, body)
         elif kind == DIGEST:
-            stamps = (_stamp(b, boot, version) for b, (boot, version, _) in neighbour.behind.items())
+            stamps = (_stamp(b, boot, version) for b, (boot, version, _, _) in neighbour.behind.items())
             neighbour.differs = neighbour.differs + 1 if body != _digest(stamps) else 0
             if neighbour.differs > 1:  # once may be a change that is on its way
                 neighbour.differs = 0
@@ -252,11 +253,13 @@ class Directory:
         if len(attached) != size or len(body) % 20:
             raise DirectoryError("truncated")
         found = {}
+        self._news += 1
         for at in range(0, len(body), 20):
             broker_id = body[at : at + 8]
             if broker_id != self.own.id:
                 boot, version = int.from_bytes(body[at + 8 : at + 12], "big"), int.from_bytes(body[at + 12 : at + 20], "big")
-                found[broker_id] = (boot, version, attached)
+                old = neighbour.behind.get(broker_id)
+                found[broker_id] = (boot, version, attached, self._news if old is None or old[0] != boot else old[3])
         gone = [broker_id for broker_id in neighbour.behind if broker_id not in found] if all_of_them else []
         for broker_id in gone:
             del neighbour.behind[broker_id]
@@ -265,7 +268,7 @@ class Directory:
             raise DirectoryError("more brokers than a federation may have")
         for broker_id in (*gone, *found):
             self._choose(broker_id)
-        self._ask(peer, [b for b, (boot, version, _) in found.items() if not self._has(b, boot, version)])
+        self._ask(peer, [b for b, (boot, version, _, _) in found.items() if not self._has(b, boot, version)])
 
     def _ask(self, peer: bytes, brokers: list[bytes]) -> None:
         if brokers:
@@ -301,7 +304,7 @@ class Directory:
             old, listing.entries = listing.entries, entries
             listing.boot, listing.version = boot, version
             said = neighbour.behind[broker_id]
-            neighbour.behind[broker_id] = (*max(said[:2], (boot, version)), said[2])
+            neighbour.behind[broker_id] = (*max(said[:2], (boot, version)), *said[2:])
             if known:
                 self._events += [Posted(broker_id, key, None) for key in old if key not in entries]
                 self._events += [Posted(broker_id, key, value) for key, value in entries.items() if old.get(key) != value]
@@ -318,7 +321,7 @@ class Directory:
         if said is None:
             return
         if (boot, after) > said[:2]:
-            neighbour.behind[broker_id] = (boot, after, said[2])
+            neighbour.behind[broker_id] = (boot, after, *said[2:])
         listing = self.listings.get(broker_id)
         if listing is not None and (listing.boot, listing.version) == (boot, before):
             self._apply(listing, after, changes)
@@ -414,17 +417,17 @@ class Directory:
     # ---------------------------------------------------------------- via whom
 
     def _choose(self, broker_id: bytes) -> None:
-        """Decide via whom a broker is reached: who it is now if that still leads there, else another that does."""
+        """Decide via whom a broker is reached: the neighbour that has told of it last. In a tree it can be behind one only; what
+        another one still says is not true any more."""
         listing = self.listings.get(broker_id)
         if listing is None:
             return
         old = listing.via
-        if old is not None and (kept := self._neighbours.get(old)) and kept.behind.get(broker_id, (-1,))[0] == listing.boot:
-            return
         there = [
-            (said[1], peer, said[2])
+            (said[3], peer, said[2])
             for peer, neighbour in self._neighbours.items()
-            if (said := neighbour.behind.get(broker_id)) and said[0] == listing.boot and listing.version >= said[1]
+            if (said := neighbour.behind.get(broker_id)) and said[0] == listing.boot
+            if peer == old or listing.version >= said[1]
         ]
         if not there:
             if old is not None:
@@ -432,11 +435,13 @@ class Directory:
                 self._events.append(Went(broker_id))
             return
         _, peer, attached = max(there)
+        if peer == old:
+            return
         listing.attached = attached
         listing.via = peer
         if old is None:
             self._events.append(Came(broker_id, peer, attached))
-        elif old != peer:
+        else:
             self._events.append(Moved(broker_id, peer, attached))
 
     def _make_room(self) -> None:

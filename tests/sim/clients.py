@@ -134,6 +134,7 @@ class SimClient:
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
         self.got: list[Got] = []
+        self.deleted: list[str] = []  # topics of empty messages
         self.ack_delay = 0.0
         self.on_up: Callable[[SimClient], None] | None = None
         self.errors: list[str] = []
@@ -343,7 +344,9 @@ class SimClient:
             self._in.add(packet.packet_id or 0)
         else:
             new = True
-        if new:
+        if new and not packet.payload:
+            self.deleted.append(packet.topic)
+        elif new:
             number = int(packet.payload.partition(b"|")[0])
             got = Got(number, packet.topic, packet.qos, packet.retain, epoch, self.session, self.world.now)
             self.got.append(got)

@@ -16,12 +16,11 @@ from broker.message import Message
 from broker.node import Node
 from broker.origin import Window
 from broker.relay import Relay
-from broker.retained import RetainedStore
 from discovery.membership import Membership
-from routing.trie import SubscriptionTrie
+from routing.trie import SubscriptionTrie, TopicTrie
 from stp.bpdu import Role
 from stp.vector import RootVector
-from tests.sim.checkers import bound_faults, log_faults, tree_faults, watch_crossings
+from tests.sim.checkers import bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, part, world_of
@@ -81,7 +80,7 @@ def replays_backwards(patch: Patch) -> None:
 
 
 def takes_everything(patch: Patch) -> None:
-    def accept(self: Window, first: int, count: int) -> int:
+    def accept(self: Window, first: int, count: int, **more: Any) -> int:
         self.top = max(self.top, first + count - 1)
         return count
 
@@ -140,8 +139,8 @@ def matches_everything(patch: Patch) -> None:
 
 
 def loses_retained(patch: Patch) -> None:
-    store = RetainedStore.store
-    patch.setattr(RetainedStore, "store", lambda self, topic, message: topic == "r/pub1" or store(self, topic, message))
+    keep = TopicTrie.set
+    patch.setattr(TopicTrie, "set", lambda self, topic, value: topic == "r/pub1" or keep(self, topic, value))
 
 
 def forwards_no_qos_0(patch: Patch) -> None:
@@ -400,6 +399,13 @@ def test_fault_of_a_tree_is_caught(name: str, rest: World, monkeypatch: Patch) -
     assert any(text in line for one, line in found if one == kind), found
     monkeypatch.undo()
     assert tree_faults(rest, rest.hosts) == []
+
+
+def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) -> None:
+    assert directory_faults(rest, rest.hosts) == []
+    directory = node(rest, 2).federation.listings.directory
+    monkeypatch.setattr(type(directory), "reachable", lambda self: [])
+    assert any("b2 does not know what [0, 1, 3]" in text for _, text in directory_faults(rest, rest.hosts))
 
 
 def test_tree_that_does_not_come_to_rest_is_caught() -> None:

@@ -890,10 +890,10 @@ async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener,
     """Listen for a driver; returns the listener and its address."""
     listener = Listener("tcp", None)
 
-    def never(_: object) -> asyncio.Protocol:
+    def never(*_: object) -> Any:
         raise AssertionError("no protocol is needed")
 
-    listener.instance = await listener.listen(never, where, None, lambda line: None, lambda: driver)
+    listener.instance = await listener.listen(never, where, None, refused=never, failed=never, plain=lambda: driver)
     return listener, listener.instance.sockets[0].getsockname()
 
 
