@@ -6,9 +6,10 @@ before whatever is not as it should be, and that takes the path for everything e
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.batch import LARGEST, MOST, Batch
+from broker.batch import HIGH, LARGEST, LOW, MOST, Batch
 from broker.fanout import topic_of
 from broker.message import PACKET_IDS, Message
 from broker.origin import MARK
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 ACKNOWLEDGED = frozenset((0x32, 0x34))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
 
+ANSWERS = frozenset((0x40, 0x50, 0x62, 0x70))
+"""First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
+
 FEWEST = 4
 """packets that are worth treating as one piece."""
 
@@ -32,6 +36,9 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     inflight = session.inflight
     incoming = session.incoming
     answers: list[bytes] = []
+    numbers = _consecutive(first, data, position, size)
+    if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
+        return position + 4 * len(numbers)
     begin = position
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
@@ -68,6 +75,59 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     if session.queue:
         session.pump()
     return position
+
+
+def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
+    """Return the identifiers of a run of acknowledgements when they count upwards, as they mostly do; else nothing."""
+    count = (size - position) // 4
+    if count < FEWEST or first not in ANSWERS:
+        return range(0)
+    for at, byte in ((position, first), (position + 1, 2)):
+        found = data[at : position + 4 * count : 4]
+        if found.count(byte) < count:
+            count -= len(found.lstrip(bytes((byte,))))
+    number = data[position + 2] << 8 | data[position + 3]
+    numbers = range(number, number + count)
+    end = position + 4 * count
+    if count < FEWEST or data[position + 2 : end : 4] != HIGH[number : number + count]:
+        return range(0)
+    return numbers if data[position + 3 : end : 4] == LOW[number : number + count] else range(0)
+
+
+def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
+    """Take a whole run of acknowledgements; False, and nothing is done, when one of them is not as it should be."""
+    session = client.session
+    inflight = session.inflight
+    count = len(numbers)
+    answer = b""
+    if first == 0x62:
+        if not session.incoming.issuperset(numbers):
+            return False
+        session.incoming.difference_update(numbers)
+        answer = b"\x70\x02\0\0"
+    else:
+        sent = list(map(inflight.get, numbers))
+        if first == 0x70:
+            if sent.count(RELEASED) < count:
+                return False
+        elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(0x32 if first == 0x40 else 0x34) < count:
+            return False
+        if first == 0x50:
+            inflight.update(dict.fromkeys(numbers, RELEASED))
+            answer = b"\x62\x02\0\0"
+        else:
+            deque(map(inflight.pop, numbers), maxlen=0)
+    counters = client.node.counters
+    counters.packets_acknowledging += count
+    if answer:
+        counters.answers_run += count
+        answers = bytearray(answer * count)
+        answers[2::4] = packets[2::4]
+        answers[3::4] = packets[3::4]
+        client.conn.send(bytes(answers))
+    if session.queue:
+        session.pump()
+    return True
 
 
 def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:

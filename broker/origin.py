@@ -147,10 +147,11 @@ class Window:
     """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs).
 
     What was published before this broker met the origin, up to `begin`, is not delivered here. `history` is the part of it
-    that is not missed either (it says nothing about it to neighbours), until somebody behind this broker lacks it.
+    that is not missed either, and what nobody here or behind here wanted. It is taken all the same if it comes, to be passed on.
+    When somebody behind this broker lacks some of it, that is `wanted`: neighbours are told of it as of gaps, roughly.
     """
 
-    __slots__ = ("begin", "counters", "gaps", "heard", "history", "top")
+    __slots__ = ("begin", "counters", "gaps", "heard", "history", "late", "top", "wanted")
 
     def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
         """`counters`: where holes that are given up are counted; None for a neighbour's word."""
@@ -158,6 +159,8 @@ class Window:
         self.begin = 0
         self.gaps: Ranges = []
         self.history: Ranges = []
+        self.wanted: Ranges = []
+        self.late = False  # what was accepted last was history, so it is not for those here
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
@@ -180,11 +183,15 @@ class Window:
             return count
         if last > top:
             return -1
+        self.late = False
         for ranges in (self.gaps, self.history):
             for index, (low, high) in enumerate(ranges):
                 if low <= first and last <= high:
                     ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
-                    self.limit(ranges)
+                    if ranges is self.gaps:
+                        self.limit(ranges)
+                    else:
+                        self.late = True
                     return count
                 if low <= last and first <= high:
                     return -1
@@ -206,9 +213,9 @@ class Window:
         lacking = [*self.gaps, (self.top + 1, top)] if top > self.top else self.gaps
         open_to = [(theirs.top + 1, top)] if top > theirs.top else []
         missing = intersect(lacking, [*theirs.gaps, *open_to])
-        passed = subtract(lacking, missing)
-        missing = sorted(missing + intersect(self.history, theirs.gaps))
-        self.history = sorted(subtract(self.history, theirs.gaps) + passed)[-limits.MAX_SKIPS :]
+        if lacking:
+            self.history = sorted(self.history + subtract(lacking, missing))[-limits.MAX_SKIPS :]
+        self.wanted = intersect(self.wanted, [*theirs.gaps, *open_to])
         self.gaps = missing
         self.limit(self.gaps)
         self.top = top
@@ -222,13 +229,17 @@ class Window:
                 self.counters.gaps_forgotten += beyond
 
     def want(self, theirs: Window) -> Ranges:
-        """Miss from now on, and return, the history that a neighbour lacks too."""
-        wanted = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
-        if wanted:
-            self.history = subtract(self.history, wanted)
-            self.gaps = sorted(self.gaps + wanted)
-            self.limit(self.gaps)
-        return wanted
+        """Want from now on, and return, the history that a neighbour lacks too."""
+        found = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
+        if found:
+            found = roughly(found)
+            self.wanted = roughly(merge(self.wanted + found))
+        return found
+
+    @property
+    def lacking(self) -> Ranges:
+        """What neighbours are told that this broker lacks."""
+        return merge(self.gaps + self.wanted) if self.wanted else self.gaps
 
     def missing(self, sequence: int) -> bool:
         """Whether this number has not been here."""
@@ -238,23 +249,54 @@ class Window:
 def intersect(some: Ranges, others: Ranges) -> Ranges:
     """Return what is in both of two ascending lists of inclusive pairs."""
     found = []
+    at = 0
     for low, high in some:
-        found += [(max(low, a), min(high, b)) for a, b in others if a <= high and low <= b]
+        while at < len(others) and others[at][1] < low:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] <= high:
+            found.append((max(low, others[index][0]), min(high, others[index][1])))
+            index += 1
     return found
 
 
 def subtract(some: Ranges, others: Ranges) -> Ranges:
     """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
     rest = []
+    at = 0
     for low, high in some:
-        for a, b in others:
-            if low <= b and a <= high:
-                if low < a:
-                    rest.append((low, a - 1))
-                low = b + 1
+        while at < len(others) and others[at][1] < low:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] <= high:
+            if low < others[index][0]:
+                rest.append((low, others[index][0] - 1))
+            low = others[index][1] + 1
+            index += 1
         if low <= high:
             rest.append((low, high))
     return rest
+
+
+def merge(ranges: Ranges) -> Ranges:
+    """Return inclusive pairs in any order as ascending ones that do not touch."""
+    merged: Ranges = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
+    """Return `most` ascending pairs at most that cover these: the smallest holes between them are filled."""
+    if len(ranges) <= most:
+        return ranges
+    holes = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
+    keep = sorted(holes[len(ranges) - most :])
+    starts, ends = [0, *keep], [*keep, len(ranges)]
+    return [(ranges[a][0], ranges[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
 
 
 Vector = dict[bytes, Window]
@@ -265,10 +307,10 @@ def encode_vector(vector: Vector) -> bytes:
     """Encode what has been here, for a neighbour (record SEEN)."""
     parts = []
     most = limits.MAX_GAPS
-    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
+    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.lacking) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
         most = max(1, limits.MAX_VECTOR_GAPS // len(vector))  # the newest of each; of the others we say no more
     for key, window in vector.items():
-        gaps = window.gaps[-most:]
+        gaps = window.lacking[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
         parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps]
     return b"".join(parts)

@@ -223,16 +223,16 @@ class Relay:
     def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
-        begin = 0
+        here = True
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, message, now))
-            begin = self.vector[key].begin
+            here = self._for_us(self.vector[key], sequence)
         if self.node.forwarding:
             self._send(data, 1, self._links(message), link)
         if message.topic[:1] == b"$":
             return
         new = message.retain and self.federation.retention.received(message, key, sequence, now)
-        if sequence > begin or new:
+        if here or new:
             self.node.fanout.publish(message)
 
     def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
@@ -253,9 +253,17 @@ class Relay:
                 data = batch.for_links(key, sequence)
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
             self._send(data, count, self.federation.interest.links(batch.topic), link)
-            old = self.vector[key].begin + 1 - sequence  # so many were published before we met their origin
+            window = self.vector[key]
+            old = window.begin + 1 - sequence  # so many were published before we met their origin
+            if not self._for_us(window, sequence + count - 1):
+                return
             if batch.topic[:1] != b"$" and old < count:
                 self._deliver_batch(batch.part(old, count) if old > 0 else batch)
+
+    def _for_us(self, window: Window, sequence: int) -> bool:
+        """Whether a number that was just accepted may concern those here: it is not from before we met the origin, and not one
+        that nobody wanted when it was published and that is on its way to somebody else now."""
+        return sequence > window.begin and (sequence == window.top or not window.late)
 
     def _deliver_batch(self, batch: Batch) -> None:
         fanout = self.node.fanout

@@ -43,7 +43,7 @@ class Repair:
             DONE: self.done_received,
             UPTO: self.upto_received,
         }
-        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind a link; until when (s); what then
+        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
 
     # ---------------------------------------------------------------- the tree's word
 
@@ -235,12 +235,12 @@ class Repair:
     def send_upto(self, link: Link, *, joins: bool = False) -> None:
         """Tell a neighbour, behind what it was sent, that it has all that it wanted, up to where we are and but for our gaps.
 
-        When it `joins`, that is all we know, wherever a message was published: what is history here and was missing there is a gap
-        by now. Later it goes only for those whose messages come from here.
+        When it `joins`, that is all we know, wherever a message was published: what is history here and was missing there is
+        wanted by now. Later it goes only for those whose messages come from here.
         """
         news: Vector = {}
         for key, window in self.relay.vector.items():
-            state = (window.top, hash(tuple(window.gaps)))
+            state = (window.top, hash(tuple(window.lacking)))
             if link.upto.get(key) != state:
                 link.upto[key] = state
                 news[key] = window

@@ -92,9 +92,14 @@ class Play:
                 )  # fmt: skip
                 self.say(said)
             case 8:
-                topic, payload = TOPICS[tape.byte() & 7], tape.string()
-                body = len(topic).to_bytes(2, "big") + topic + b"\0" + payload
-                self.say((b"\x30" + encode_varint(len(body)) + body) * (1 + (code >> 4)))
+                o = tape.byte()
+                topic, payload, qos = TOPICS[o & 7], tape.string(), (o >> 3 & 3) % 3
+                section = tape.string() if o & 0x20 else b""
+                body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + encode_varint(len(section)) + section
+                body += payload
+                run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (1 + (code >> 4))
+                explicit = o & 0x40  # one packet ahead, with which it is one piece
+                self.say((message(topic, payload, qos=qos, sequence=tape.byte(), properties=section) if explicit else b"") + run)
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
                 kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]

@@ -136,7 +136,7 @@ async def test_a_handshake_that_failed_is_told_and_counted(
         with contextlib.suppress(ssl.SSLError, ConnectionError):
             await refused(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(None)), b"\x10\x0c")
         await until(lambda: counters.tls_failed == 1, "no certificate")
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode_packet(Connect("MQTT", 4, True, 60, "c", None, None, None, None), 4))
         await until(lambda: counters.tls_failed == 2, "no TLS")
         writer.close()
