@@ -115,12 +115,12 @@ class Handshake:
             connect.username = common_name(self.conn.secure)
             connect.password = None
             if connect.username is None:
-                self._turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
+                self.turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
                 return
         method = connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
         if not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
             # MQTT-3.1.3-8; 3.1 asks for a client id always
-            self._turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
+            self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
         elif connect.will is not None and not self._will(connect, connect.will):
             pass
         elif method is not None:
@@ -132,13 +132,13 @@ class Handshake:
         """Turn away who has a will that could not be published."""
         config = self.node.config
         if will.qos > config.max_qos:  # MQTT-3.2.2-12
-            self._turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
+            self.turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
         elif will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
-            self._turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
+            self.turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
         elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
-            self._turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
+            self.turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
         elif config.check_payload_format and not well_formed(will.payload, will.properties):
-            self._turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+            self.turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
         else:
             return True
         return False
@@ -151,9 +151,9 @@ class Handshake:
             node.counters.redirected += 1
             reason = ReasonCode.SERVER_MOVED if config.redirect_permanent else ReasonCode.USE_ANOTHER_SERVER
             why = f"is to use {config.server_reference}"
-            self._turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
+            self.turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
         elif node.rate is not None and not node.rate.take(now):
-            self._turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
+            self.turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
         else:
             return self._place(connect)
         return False
@@ -165,7 +165,7 @@ class Handshake:
         if most and node.connected >= most:
             old = node.sessions.get(connect.client_id)
             if old is None or old.conn is None:  # else it takes the place of another
-                self._turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
+                self.turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
                 return False
         return True
 
@@ -177,7 +177,7 @@ class Handshake:
             self.conn.waiting = True
             self.node.effects.append(Authenticate(self, connect))
         elif not self.node.config.allow_anonymous and self.authentication is None:
-            self._turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
+            self.turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
         else:
             self._accept(connect, now)
 
@@ -187,11 +187,11 @@ class Handshake:
         listener = self.conn.listener
         if connect.username is None:
             if not access.lets_anonymous(listener):
-                self._turn_away(ReasonCode.NOT_AUTHORIZED, f"has no user name, which listener '{listener}' asks for")
+                self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has no user name, which listener '{listener}' asks for")
                 return False
         elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
             if node.checking >= limits.PASSWORD_CHECKS:
-                self._turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
+                self.turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
                 return False
             self.checking = True
             node.checking += 1
@@ -207,7 +207,7 @@ class Handshake:
     def _authenticate(self, connect: Connect, method: str, now: float) -> None:
         begin = self.node.methods.get(method)
         if begin is None:
-            self._turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, f"asks for the authentication method {shorten(method)}")
+            self.turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, f"asks for the authentication method {shorten(method)}")
             return
         self.authentication = Authentication(method, begin)
         data = (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
@@ -234,12 +234,12 @@ class Handshake:
                 raise AuthenticationFailed("has proven to be another user than User Name says")
         except AuthenticationFailed as error:
             self.node.counters.authentication_failed += 1
-            self._turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
+            self.turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
             return
         if authentication.running:
             packet = encode_packet(answer, 5)
             if len(packet) > (connect.properties or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE):
-                self._turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH")
+                self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH")
             else:
                 self.conn.send(packet)
         else:
@@ -252,6 +252,7 @@ class Handshake:
     def answered(self, allowed: bool, now: float) -> None:
         """Go on after the answer of who checks passwords and of the authentication plugins."""
         conn = self.conn
+        conn.waiting = False
         if self.checking:
             self.checking = False
             self.node.checking -= 1
@@ -262,10 +263,11 @@ class Handshake:
                 reason = ReasonCode.NOT_AUTHORIZED
                 if self.connect.username is not None:
                     reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD
-                self._turn_away(reason, "failed to authenticate")
-        conn.resume(now)
+                self.turn_away(reason, "failed to authenticate")
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
 
-    def _turn_away(self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "") -> None:
+    def turn_away(self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "") -> None:
         """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead."""
         connect = self.connect
         assert connect is not None
@@ -287,7 +289,18 @@ class Handshake:
             data = encode_packet(Connack(False, connack.code), 5)
         return data if len(data) <= maximum else b""
 
-    def _accept(self, connect: Connect, now: float) -> None:
+    def moved(self, stamp: int, now: float) -> None:
+        """Go on: the client's session has come from another broker, or does not come."""
+        node, conn = self.node, self.conn
+        current, node.current = node.current, conn
+        conn.waiting = False
+        if not conn.closed and not conn.closing and self.connect is not None:
+            self._accept(self.connect, now, stamp)
+        conn.resume(now)
+        node.current = current
+
+    def _accept(self, connect: Connect, now: float, stamp: int = 0) -> None:
+        """Let a client in. `stamp`: when its connection began, if it has waited for its session since."""
         node = self.node
         conn = self.conn
         if not self._place(connect):
@@ -296,13 +309,17 @@ class Handshake:
         if not connect.client_id:
             connect.client_id = node.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        if not stamp:
+            if node.moving.known and node.moving.wait(self, connect, now):
+                return
+            stamp = node.moving.stamp(connect.client_id, now)
         old = node.sessions.get(connect.client_id)
         if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
             node.counters.sessions_refused += 1
-            self._turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
+            self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
             return
         if old is not None and old.conn is not None:
-            self._take_over(old)
+            node.take_over(old)
             old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection
         if old is not None and (connect.clean_start or (node.access is not None and old.username != connect.username)):
             node.end_session(old)  # with users of ours, what waits for one of them is not for another
@@ -312,7 +329,9 @@ class Handshake:
         session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
         session.stop_timers()
         node.sessions[connect.client_id] = session
+        session.stamp = stamp
         self._configure(session, connect, answer)
+        node.moving.came(session, present)
         client = Client(node, conn, session, connect)
         client.authentication = self.authentication
         client.keep_alive = self._keep_alive(connect, answer) * 1.5
@@ -337,24 +356,8 @@ class Handshake:
         """Close on a client whose Maximum Packet Size is below that of its CONNACK (MQTT-3.1.2-24)."""
         client.session.will = None
         self.node.connected += 1  # `client_gone` takes it back
-        self._turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
+        self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
         self.node.client_gone(client, "refused", graceful=True)
-
-    def _take_over(self, old: Session) -> None:
-        """Disconnect the connection that a newer one with its client id replaces (MQTT-3.1.4-3)."""
-        conn = old.conn
-        assert conn is not None
-        self.node.counters.taken_over += 1
-        owner = conn.owner
-        conn.outbox = list(old.outbox)  # what was queued on the old connection still goes out there
-        old.outbox = []
-        if isinstance(owner, Client):
-            if conn.outbox:
-                self.node.dirty.append(conn)
-            last = encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if owner.version == 5 else b""
-            conn.linger = True
-            conn.close(last)
-            self.node.client_gone(owner, "taken over", graceful=False)
 
     def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
         node = self.node

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.versions import common, named
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
@@ -46,8 +47,11 @@ class Admission:
             why = f"is of cluster {peer.cluster!r}, not {config.cluster!r}"
             link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, why, "link_wrong_cluster")
             return False
-        if peer.protocol != config.link_protocol:
-            why = f"speaks link protocol {peer.protocol[:16]!r}, not {config.link_protocol!r}"
+        link.version = common(config.versions(), peer.versions)
+        if not link.version:
+            why = f"speaks link protocol {named(peer.versions)}, not {named(config.versions())}"
+            if config.routing != "flood" and common(config.link_versions, peer.versions):
+                why += f", which routing by {config.routing} needs"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
         if peer.id == federation.own.id:

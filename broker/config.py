@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker import limits
-from broker.handshake import PROTOCOL
+from broker.versions import NEWEST, OLDEST, SELECTIVE
 from discovery.address import Address
 from discovery.effects import Identity, MembershipConfig
 from stp.tree import TreeConfig
@@ -33,7 +33,8 @@ class NodeConfig:
     link_timeout: float = 2.0
     handshake_timeout: float = 3.0
     td: float = 0.4
-    link_protocol: str = PROTOCOL
+    link_versions: tuple[int, int] = (OLDEST, NEWEST)
+    """The oldest version of the link protocol that is spoken, and the newest (`broker.versions`)."""
     allow_anonymous: bool = True
     max_qos: int = 2
     keep_missed: bool = False
@@ -70,6 +71,11 @@ class NodeConfig:
     """Listeners whose clients are called what their certificates say."""
     link_listener: str | None = None
     """The only listener where brokers are let in; None: all."""
+
+    def versions(self) -> tuple[int, int]:
+        """Return the versions of the link protocol that are spoken with this routing."""
+        oldest, newest = self.link_versions
+        return oldest if self.routing == "flood" else max(oldest, SELECTIVE), newest
 
     def tree(self) -> TreeConfig:
         """Settings of the spanning tree."""

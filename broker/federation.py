@@ -18,6 +18,7 @@ from broker.effects import Datagram, Dial
 from broker.interest import Interest
 from broker.link import Link
 from broker.listings import STATE, Listings
+from broker.moving import Moving
 from broker.rate import Rate
 from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
@@ -58,6 +59,7 @@ class Federation:
         self._due = now
         self.listings = Listings(self)
         self.interest = Interest(node, self)
+        self.moving = Moving(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
         self.retention = Retention(node, self, now, wall)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from broker.link import Link
 
 AUTHENTICATION = "mqttree-hmac-sha256"
-PROTOCOL = "1"
-"""Version of the link protocol; brokers link when it is equal, records unknown to one of them are skipped."""
+MAX_VERSION = 65_535
+"""The highest version of the link protocol that anybody may say."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class Peer:
     name: str
     cluster: str
     capability: float
-    protocol: str
+    versions: tuple[int, int]
+    """The oldest version of the link protocol that it speaks, and the newest."""
     routing: str = "flood"
 
 
@@ -56,6 +57,7 @@ def peer_of(connect: Connect) -> Peer:
     values = dict((connect.properties or {}).get(Property.USER_PROPERTY, []))
     try:
         host, _, port = values["address"].rpartition(":")
+        newest = int(values["protocol"])
         peer = Peer(
             bytes.fromhex(connect.client_id),
             int(values["boot"]),
@@ -64,12 +66,13 @@ def peer_of(connect: Connect) -> Peer:
             check_text("name", values.get("name", ""), MAX_NAME).decode(),
             check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
             float(values["capability"]),
-            values["protocol"],
+            (int(values.get("oldest", newest)), newest),
             values.get("routing", "flood"),
         )
     except (KeyError, ValueError):
         raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
-    if len(peer.id) != 8 or not 0 <= peer.boot < 2**32 or not 0 < peer.port < 65536 or not 0 <= peer.capability < 1e6:
+    ranges = 0 <= peer.boot < 2**32 and 0 < peer.port < 65536 and 0 <= peer.capability < 1e6
+    if len(peer.id) != 8 or not ranges or not 0 <= peer.versions[0] <= newest <= MAX_VERSION:
         raise MalformedPacket("bridge CONNECT with values out of range")
     return peer
 
@@ -92,11 +95,13 @@ class LinkHandshake:
     def _connect(self, proof: bytes) -> bytes:
         own = self.federation.own
         config = self.federation.config
+        oldest, newest = config.versions()
         properties: Properties = {
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
                 ("routing", config.routing),
-                ("protocol", PROTOCOL),
+                ("protocol", str(newest)),
+                ("oldest", str(oldest)),
                 ("boot", str(own.boot)),
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),

@@ -69,7 +69,7 @@ class Interest:
             self._filters.insert(topic_filter, broker_id, broker_id)
         self.generation += 1
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         self.generation += 1
 
     def links(self, topic: bytes) -> list[Link]:

@@ -100,6 +100,20 @@ RETAINED_AGAIN = 600.0
 MAX_SESSIONS = 1_000_000
 """sessions kept for clients that are away; more are refused with 0x97 (3 in 3.1.1) [sessions_refused]."""
 
+MOVE_TIME = 1.0
+"""s without a sign of the broker that has a client's session, until the client begins anew [sessions_unmoved]: longer than a
+repair of the tree, much shorter than clients wait for CONNACK."""
+
+MAX_MOVES = 20_000
+"""clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
+stopped come at once; each costs two messages and a connection that waits."""
+
+MAX_MOVED_BYTES = 512 * 1024 * 1024
+"""bytes of one session on its way: MAX_QUEUED_BYTES waiting, as much in flight, and what is around it. Larger: begins anew."""
+
+MAX_EXPORT_BYTES = 256 * 1024 * 1024
+"""bytes of encoded sessions kept for those that take them; beyond it those that nobody asked for lately are encoded again."""
+
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""
 
@@ -145,6 +159,17 @@ MAX_GAPS = 64
 
 MAX_ORIGINS = 4096
 """origins (broker, boot) whose sequence is remembered; the one unheard for longest goes first. Four times the members."""
+
+MAX_CHOICES = 1000
+"""shared subscriptions that one message says another broker for, 20 bytes each; the groups beyond get it from nobody
+[shared_undelivered]."""
+
+MAX_PASSES = 8
+"""brokers that had a message for a shared subscription and had no member left; then it is dropped [shared_undelivered]."""
+
+SHARE_QUEUED = 1000
+"""messages waiting for a member of a shared subscription at which other brokers' members come before it. Below it a member whose
+window is full for a moment keeps what is published beside it."""
 
 MAX_QUIET_ORIGINS = 1024
 """of these, origins of which nothing was heard lately; of more that a neighbour tells us we take no note, before they publish. It

@@ -14,8 +14,9 @@ from broker.connection import Connection
 from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
 from broker.message import Message, encode_halves
-from broker.origin import LINK_ID, MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp
+from broker.origin import LINK_ID, MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp, encode_for_links
 from broker.records import ORIGINS, PING, decode_records, encode_record, work
+from broker.versions import LAST_KIND, OldOutbox
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -71,6 +72,7 @@ class Link:
         "telling",
         "told",
         "upto",
+        "version",
     )
 
     def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
@@ -86,6 +88,7 @@ class Link:
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
         self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
+        self.version = 0  # of the link protocol, known with the peer
         self.upto: dict[bytes, tuple[int, int]] = {}  # how far the neighbour knows that it has all that it wanted
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
@@ -111,6 +114,8 @@ class Link:
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
         self.state = "up"
+        if self.version == 1:
+            self.conn.outbox = OldOutbox(self.conn.outbox)
         self.selective = self.federation.interest.selective and self.peer is not None and self.peer.routing != "flood"
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
         self.federation.link_up(self, now)
@@ -118,7 +123,9 @@ class Link:
     # ---------------------------------------------------------------- control out
 
     def add_record(self, kind: int, body: bytes) -> None:
-        """Add a record to the next PINGREQ; `send_ping` sends it."""
+        """Add a record to the next PINGREQ; `send_ping` sends it. The neighbour's version has to know it."""
+        if kind > LAST_KIND.get(self.version, kind):
+            return
         records = self._records
         if not records:
             self.federation.to_ping.append(self)
@@ -128,6 +135,8 @@ class Link:
 
     def send_behind(self, kind: int, body: bytes) -> None:
         """Send a record that must not overtake the messages before it."""
+        if kind > LAST_KIND.get(self.version, kind):
+            return
         record = encode_record(PING, b"\0\0\0\0") + encode_record(kind, body)
         self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
 
@@ -319,12 +328,15 @@ class Link:
         message = Message(
             topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
         )
+        packet = data[position:end]
         if message.retain:
             message.stamp = stamp or self.federation.retention.stamp_for(message)
             if restored:
-                self.federation.retention.restored(self, message, key, sequence, data[position:end], now)
+                self.federation.retention.restored(self, message, key, sequence, packet, now)
                 return end
-        relay.received(self, message, key, sequence, data[position:end], now)
+            if stamp is None:  # of a neighbour of version 1: those behind us are to have one stamp
+                packet = encode_for_links(message, key, sequence, now)
+        relay.received(self, message, key, sequence, packet, now)
         return end
 
     def _continued(

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 INTEREST, GROUP, CLIENT, STATE = b"f", b"g", b"c", b"s"
 """First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself."""
 
+BEHIND = 0x80
+"""Kinds of messages with this bit do not overtake what clients published before them on their way."""
+
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
 
@@ -50,8 +53,8 @@ class Listings:
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self.directory = Directory(federation.own.id, federation.own.boot)
-        self.on_way: list[Callable[[bytes, bytes | None, bytes], None]] = []
-        """Called with a broker's id, the neighbour that leads to it now (None: none does) and what is attached to its coming."""
+        self.on_way: list[Callable[[bytes, bytes | None], None]] = []
+        """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._receivers: dict[int, Receiver] = {}
@@ -110,10 +113,10 @@ class Listings:
             self.directory.neighbour_down(peer.id)
         self._changed = True
 
-    def ready(self, link: Link, attached: bytes) -> None:
-        """The neighbour has what went before: who is behind it is told on."""
+    def ready(self, link: Link) -> None:
+        """The neighbour is going to get what goes over the tree: those behind it can be reached."""
         if link.peer is not None and self._links.get(link.peer.id) is link:
-            self.directory.neighbour_ready(link.peer.id, attached)
+            self.directory.neighbour_ready(link.peer.id)
             self._changed = True
 
     def complete(self, link: Link) -> bool:
@@ -149,17 +152,17 @@ class Listings:
             match event:
                 case Posted(broker_id, key, value):
                     self._tell(broker_id, key, value)
-                case Came(broker_id, via, attached):
+                case Came(broker_id, via):
                     for key, value in list(directory.listings[broker_id].entries.items()):
                         self._tell(broker_id, key, value)
-                    self._way(broker_id, via, attached)
-                case Moved(broker_id, via, attached):
-                    self._way(broker_id, via, attached)
+                    self._way(broker_id, via)
+                case Moved(broker_id, via):
+                    self._way(broker_id, via)
                 case Went(broker_id):
                     listing = directory.listings.get(broker_id)
                     for key in list(listing.entries) if listing is not None else ():
                         self._tell(broker_id, key, None)
-                    self._way(broker_id, None, b"")
+                    self._way(broker_id, None)
         for peer, message in directory.take_messages():
             link = self._links.get(peer)
             if link is not None and link.state == "up":
@@ -171,9 +174,9 @@ class Listings:
         for watcher in self._watchers.get(key[:1], ()):
             watcher(broker_id, key[1:], value)
 
-    def _way(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
+    def _way(self, broker_id: bytes, via: bytes | None) -> None:
         for call in self.on_way:
-            call(broker_id, via, attached)
+            call(broker_id, via)
 
     # ---------------------------------------------------------------- records
 
@@ -202,6 +205,9 @@ class Listings:
         if link is None or link.state != "up":
             self._federation.count("routed_dropped")
             return False
-        link.add_record(ROUTED, message)
-        self._changed = True
+        if message[17] & BEHIND:
+            link.send_behind(ROUTED, message)
+        else:
+            link.add_record(ROUTED, message)
+            self._changed = True
         return True

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from broker import limits
 from broker.counters import Counters
 from broker.fanout import topic_of
 from broker.message import Message, size_of
-from broker.origin import LAST, Vector, encode_for_links, explicit, intersect
+from broker.origin import (
+    LAST,
+    MARK,
+    SIZE,
+    STAMP_MARK,
+    STAMP_SIZE,
+    Ranges,
+    Vector,
+    decode_sequence,
+    encode_for_links,
+    explicit,
+    intersect,
+)
+from broker.wire.constants import PacketType
+from broker.wire.errors import MalformedPacket
+from broker.wire.properties import decode_properties
+from broker.wire.varint import encode_varint, read_length
+from routing.topics import valid_topic_name
+
+Numbers = dict[bytes, Ranges]
+"""Some messages: origin -> ascending inclusive pairs of sequence numbers."""
 
 
 class Entry:
@@ -77,6 +98,12 @@ class Entry:
             self._message = None
         return self._data
 
+    def messages(self) -> list[Message]:
+        """Return its messages."""
+        if self._message is not None:
+            return [self._message]
+        return [message for _, _, message in read_link_messages(self._data, self.at)]
+
 
 class MessageLog:
     """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries."""
@@ -128,3 +155,73 @@ class MessageLog:
         # History that was fetched for somebody came after what is newer.
         ordered = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in numbers.items()}
         return [next(ordered[entry.key]) for entry in found]
+
+    def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
+        """Return these messages, in the order of each origin, as far as they came after `horizon` (s). Costs no more than the
+        way back to the oldest of them."""
+        found: list[Entry] = []
+        left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
+        for entry in reversed(self._entries):
+            if left <= 0 or entry.at < horizon:
+                break
+            ranges = numbers.get(entry.key)
+            if ranges is not None:
+                parts = intersect([(entry.sequence, entry.sequence + entry.count - 1)], ranges)
+                left -= sum(high - low + 1 for low, high in parts)
+                found += [entry.part(low, high) for low, high in reversed(parts)]
+        found.reverse()
+        ordered: dict[bytes, list[Entry]] = {}
+        for entry in found:
+            ordered.setdefault(entry.key, []).append(entry)
+        turns = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in ordered.items()}
+        return [next(turns[entry.key]) for entry in found]
+
+    def numbers_since(self, horizon: float) -> Numbers:
+        """Return which messages came after `horizon` (s)."""
+        found: Numbers = {}
+        for entry in reversed(self._entries):
+            if entry.at < horizon:
+                break
+            found.setdefault(entry.key, []).append((entry.sequence, entry.sequence + entry.count - 1))
+        return found
+
+
+def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
+    """Read PUBLISH packets as links carry them: (origin, sequence number, message). `at`: s, from when on they expire.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not such packets.
+    """
+    position, key, sequence = 0, b"", 0
+    while position < len(data):
+        length, body = read_length(data, position + 1)
+        end = body + length
+        if body < 0 or end > len(data) or length < 3 or data[position] >> 4 != PacketType.PUBLISH:
+            raise MalformedPacket("messages of another broker are truncated")
+        first = data[position]
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        topic = data[body + 2 : start]
+        size, properties = read_length(data, start + (2 if first & 6 else 0))
+        payload = properties + size
+        if properties < 0 or payload > end or first & 6 == 6:
+            raise MalformedPacket("messages of another broker are truncated")
+        section = data[properties:payload]
+        sequence += 1
+        if section.startswith(MARK) and size >= SIZE:
+            key, sequence = section[len(MARK) : len(MARK) + 16], decode_sequence(section[len(MARK) + 16 : SIZE])
+            section = section[SIZE:]
+        if section.startswith(STAMP_MARK):
+            section = section[STAMP_SIZE:]
+        expires_at = None
+        if section[:1] == b"\x02" and len(section) >= 5:
+            expires_at = at + int.from_bytes(section[1:5], "big")
+            section = section[5:]
+        decode_properties(encode_varint(len(section)) + section, 0, PacketType.PUBLISH)
+        try:
+            sound = valid_topic_name(topic.decode())
+        except UnicodeDecodeError:
+            sound = False
+        if not sound:
+            raise MalformedPacket("messages of another broker have no topic name")
+        yield key, sequence, Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        position = end

@@ -41,7 +41,8 @@ from broker.retention import kept
 from broker.session import NEVER, Session, Subscription
 from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
-from broker.wire.packets import Will
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Disconnect, Will
 from broker.wire.properties import Property, encode_properties
 from broker.wire.varint import read_length
 from routing.topics import split_shared
@@ -113,6 +114,7 @@ class Node:
         self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
+        self.moving = self.federation.moving
         self.federated = self.federation.enabled
 
     # ---------------------------------------------------------------- inputs
@@ -401,9 +403,30 @@ class Node:
                 self._send_will(session)
         if session.expiry == 0:
             self.end_session(session)
-        elif session.expiry != NEVER:
-            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self._expire(session))
+        else:
+            self.expire_later(session)
         self.event("broker_client_disconnected", client=client)
+
+    def expire_later(self, session: Session) -> None:
+        """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
+        if session.expiry != NEVER:
+            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self._expire(session))
+
+    def take_over(self, session: Session) -> None:
+        """Disconnect the connection that a newer one with its client id replaces, here or elsewhere (MQTT-3.1.4-3)."""
+        conn = session.conn
+        assert conn is not None
+        self.counters.taken_over += 1
+        owner = conn.owner
+        conn.outbox = list(session.outbox)  # what was queued on the old connection still goes out there
+        session.outbox = []
+        if isinstance(owner, Client):
+            if conn.outbox:
+                self.dirty.append(conn)
+            last = encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if owner.version == 5 else b""
+            conn.linger = True
+            conn.close(last)
+            self.client_gone(owner, "taken over", graceful=False)
 
     def _expire(self, session: Session) -> None:
         self.counters.sessions_expired += 1
@@ -440,6 +463,7 @@ class Node:
         """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8, MQTT-4.1.0)."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            self.moving.ended(session)
         session.stop_timers()
         if session.conn is None:
             self._send_will(session)

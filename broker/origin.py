@@ -236,6 +236,11 @@ class Window:
             self.wanted = roughly(merge(self.wanted + found))
         return found
 
+    def want_all(self, theirs: Window) -> Ranges:
+        """Want from now on, and return, what a neighbour lacks and is not here: history, gaps, and what we have not heard of."""
+        self.want(theirs)
+        return roughly(intersect([*theirs.gaps, (theirs.top + 1, LAST)], merge([*self.history, *self.gaps, (self.top + 1, LAST)])))
+
     @property
     def lacking(self) -> Ranges:
         """What neighbours are told that this broker lacks."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, split_key
+from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, split_key
 from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, UPTO, WANT, Handler
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Repair:
         nothing falls in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
-        self.federation.listings.ready(link, b"")
+        self.federation.listings.ready(link)
         self.federation.listings.settle(now)
         link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
         for _, waiting in self._fetches.values():
@@ -181,22 +181,39 @@ class Repair:
 
     def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
         """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
-        wanted: Vector = {}
-        for key, theirs in seen.items():
-            window = self.relay.vector.get(key)
-            if window is not None and (ranges := window.want(theirs)):
-                wanted[key] = Window(LAST, 0.0)
-                wanted[key].gaps = ranges
-        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source]
-        if not wanted or not asked:
+        asked = self._asked_on_the_tree(seen, source) if source.selective else self._asked(seen, source)
+        if not asked:
             then(now)
             return
         number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
         self._fetches[number] = (set(asked), [then])
         self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
-        body = number.to_bytes(4, "big") + encode_vector(wanted)
-        for link in asked:
-            link.add_record(WANT, body)
+        for link, wanted in asked.items():
+            link.add_record(WANT, number.to_bytes(4, "big") + encode_vector(wanted))
+
+    def _asked(self, seen: Vector, source: Link) -> dict[Link, Vector]:
+        """Whom to ask for what with flooding: all neighbours for what was history here."""
+        wanted: Vector = {}
+        for key, theirs in seen.items():
+            window = self.relay.vector.get(key)
+            if window is not None and (ranges := window.want(theirs)):
+                wanted[key] = everything_in(ranges)
+        return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
+
+    def _asked_on_the_tree(self, seen: Vector, source: Link) -> dict[Link, Vector]:
+        """The same with routing by interest: the neighbour that leads to where a message was published, for all that is not here, be
+        it on its way; all of them if nobody leads there any more."""
+        asked: dict[Link, Vector] = {link: {} for link in self.node.forwarding if link is not source and link.selective}
+        via = self.federation.listings.directory.via
+        for key, theirs in seen.items():
+            window = self.relay.vector.get(key)
+            if window is None or window is self.relay.own or not (ranges := window.want_all(theirs)):
+                continue
+            way = via(split_key(key)[0])
+            for link, wanted in asked.items():
+                if way is None or (link.peer is not None and link.peer.id == way):
+                    wanted[key] = everything_in(ranges)
+        return {link: wanted for link, wanted in asked.items() if wanted}
 
     def _answered(self, number: int, link: Link | None, now: float) -> None:
         """Note that one who was asked has answered; None: that time is up."""
@@ -275,3 +292,10 @@ class Repair:
         if link.forwarding and not link.asked:
             link.asked = True
             link.add_record(ASK_SEEN, b"")
+
+
+def everything_in(ranges: Ranges) -> Window:
+    """Return a window that lacks these numbers only."""
+    window = Window(LAST, 0.0)
+    window.gaps = ranges
+    return window

@@ -45,6 +45,9 @@ BUSY = 0.05
 MISSED = 1.0
 """s until a neighbour that could not be passed something on is compared with."""
 
+OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
+"""s after which a message is in no log, whatever the clocks say."""
+
 KEYS = 4096
 """origins whose characters are kept once for all their topics; as limits.MAX_ORIGINS."""
 
@@ -149,6 +152,8 @@ class Retention:
         Raises:
             MalformedPacket: its origin is none.
         """
+        if message.topic[:1] == b"$":
+            return
         relay = self.federation.relay
         window = relay.vector.get(key)
         if window is None:
@@ -159,9 +164,10 @@ class Retention:
         self.node.counters.retained_restored += 1
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
-        if window is not None and sequence:
+        recent = message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000
+        if sequence and (window is not None or recent):  # an origin that is in no log any more need not be met
             new = relay.accept(key, sequence, 1, now)
-            fresh = bool(new) or sequence <= window.begin
+            fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
                 message.stamp = message.stamp._replace(restored=False)
                 relay.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now))
@@ -339,8 +345,11 @@ class Retention:
             comparison.since = now
             comparison.sent = 0
         if len(comparison.places) > limits.MAX_RETAINED or comparison.sent > 2 * len(self.store.digests) + 1000:
-            self.node.counters.retained_dropped += 1  # he asks for all of it again and again
+            self.node.counters.retained_dropped += 1  # it asks for all of it again and again
             comparison.places.clear()
+            comparison.jobs.clear()
+            comparison.queued.clear()
+            return
         if link.conn.backlog or link.conn.paused:
             self._arm(comparison, now + BUSY)
             return

@@ -110,6 +110,7 @@ class Session:
         "queue",
         "queued_bytes",
         "receive_maximum",
+        "stamp",
         "subscriptions",
         "username",
         "version",
@@ -123,6 +124,7 @@ class Session:
         self.conn: Connection | None = None
         self.outbox: list[bytes] = []
         self.version = 4
+        self.stamp = 0  # when its newest connection began (see `broker.moving`); 0: it is on its way here
         self.clean = True
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None

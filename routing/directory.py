@@ -1,17 +1,16 @@
 """What every broker of the federation says of itself, known to all: listings, numbered by their broker (Overlays 4.1: SRT, PRT).
 
-A broker posts entries (key -> value) in its own listing. Changes travel over the tree, each link once; a new neighbour is told
-which brokers are behind a link and in which version, and asks for the listings that it has not got. What is kept of brokers that
-are cut off makes their return cheap. Pure: messages to neighbours and events are data that the owner takes.
+A broker posts entries (key -> value) in its own listing; who its neighbours in the tree are is part of it. Listings and their
+changes are flooded over the tree and each version is taken once, so that nothing can circulate, as with the link states of OSPF
+(RFC 2328, 13). From the neighbours that all of them name, each broker computes who can be reached and via whom. Pure: messages to
+neighbours and events are data that the owner takes.
 
-    ask for a summary -> summary, came (who is behind me) -> ask (what is new to me) -> listing (in parts) -> changes ... -> went
-
-Invariants: a broker is reached via one neighbour at most; who is told on was complete here before; a neighbour is never told of
-brokers that are reached through it.
+    ask for all -> stamps (what there is, in which version) -> ask (from which version on) -> changes, or a listing (in parts)
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -25,14 +24,18 @@ MAX_BROKERS = 1024
 MAX_ENTRY = 70_000
 """bytes of key and value: a topic filter has 65,535."""
 
+RECENT = 64
+RECENT_SIZE = 4096
+"""changes of a listing, and bytes of each at most, that are kept for who missed them: a short absence costs no whole listing."""
+
 PART = 60_000
 """bytes of a listing that go into one message, so that others get in between."""
 
-BEHIND = 16
-"""a change that a neighbour tells us may be ahead of what we have by so many others that it told before, no more: else ask."""
+NEIGHBOUR = b"n"
+"""First byte of the keys that name a neighbour in the tree; the value says which state of its listing we knew then (12 bytes)."""
 
-SUMMARY, CAME, WENT, ASK, LISTING, CHANGES, DIGEST, ASK_SUMMARY = range(8)
-"""Kinds of messages, their first byte."""
+STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
+"""Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
 
 REMOVED: Final = 0xFFFFFFFF
 """Length of a value that is no value: the entry is withdrawn."""
@@ -44,11 +47,10 @@ class DirectoryError(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class Came:
-    """A broker is reachable, and its listing is complete here. `attached`: what its new neighbour said, b"" for one of ours."""
+    """A broker is reachable, via this neighbour."""
 
     id: bytes
     via: bytes
-    attached: bytes
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,7 +59,6 @@ class Moved:
 
     id: bytes
     via: bytes
-    attached: bytes
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,29 +83,28 @@ Event = Came | Moved | Went | Posted
 class Listing:
     """What one broker says of itself."""
 
-    __slots__ = ("attached", "boot", "entries", "id", "loading", "version", "via")
+    __slots__ = ("boot", "entries", "id", "loading", "recent", "version", "via")
 
     def __init__(self, broker_id: bytes, boot: int) -> None:
         self.id = broker_id
         self.boot = boot
-        self.version = 0
+        self.version = 0  # 0: nothing has come yet
         self.entries: dict[bytes, bytes] = {}
         self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
-        self.attached = b""
         self.loading: dict[bytes, bytes] | None = None  # parts of a newer listing that have come
+        self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # (version before, message CHANGES), without holes
 
     def stamp(self) -> bytes:
         """Which state of it this is (20 bytes)."""
-        return self.id + self.boot.to_bytes(4, "big") + self.version.to_bytes(8, "big")
+        return _stamp(self.id, self.boot, self.version)
 
 
 class _Neighbour:
-    __slots__ = ("announced", "behind", "differs", "told")
+    __slots__ = ("differs", "missing", "synchronised")
 
     def __init__(self) -> None:
-        self.told = False  # a summary was asked for and sent
-        self.behind: dict[bytes, tuple[int, int, bytes, int]] = {}  # broker -> (boot, version, attached, when), as it says
-        self.announced: dict[bytes, bytes] = {}  # broker -> its stamp, as we have said
+        self.synchronised = False  # it has said what there is
+        self.missing: dict[bytes, bytes] = {}  # broker -> state that it has and we have asked for
         self.differs = 0  # digests in a row
 
 
@@ -116,11 +116,10 @@ class Directory:
         self.own = Listing(own_id, boot)
         self.listings: dict[bytes, Listing] = {}  # of the others
         self._neighbours: dict[bytes, _Neighbour] = {}
-        self._ready: dict[bytes, bytes] = {}  # neighbour -> what is attached to those behind it when they are told on
         self._messages: list[tuple[bytes, bytes]] = []
         self._events: list[Event] = []
         self._changes: dict[bytes, bytes | None] = {}  # of our own listing, not told yet
-        self._news = 0  # counts who came, so that the newest way is known
+        self._moved = False  # somebody's neighbours are others than before
 
     # ---------------------------------------------------------------- what we say
 
@@ -142,6 +141,15 @@ class Directory:
         if self.own.entries.pop(key, None) is not None:
             self._changes[key] = None
 
+    def flush(self) -> None:
+        """Tell the neighbours what changed in our own listing."""
+        if self._changes:
+            changes = list(self._changes.items())
+            self._changes.clear()
+            before = self.own.version
+            self.own.version += 1
+            self._flood(self.own, before, changes, None)
+
     # ---------------------------------------------------------------- who is there
 
     def reachable(self) -> list[Listing]:
@@ -154,43 +162,37 @@ class Directory:
         return None if listing is None else listing.via
 
     def complete(self, peer: bytes) -> bool:
-        """Whether the neighbour has said who is behind it, and all their listings are here."""
+        """Whether the neighbour has said what there is, and all of it is here."""
         neighbour = self._neighbours.get(peer)
-        return neighbour is not None and peer in neighbour.behind and all(
-            self._has(broker_id, boot, version) for broker_id, (boot, version, _, _) in neighbour.behind.items()
-        )
+        return neighbour is not None and neighbour.synchronised and not neighbour.missing
 
     # ---------------------------------------------------------------- neighbours
 
     def neighbour_up(self, peer: bytes) -> None:
-        """A link to a neighbour is part of the tree now: tell it who is behind us."""
-        if peer in self._neighbours:
-            return
-        self.flush()
-        self._neighbours[peer] = _Neighbour()
-        self._messages.append((peer, bytes((ASK_SUMMARY,))))  # it answers when the link is part of the tree there, too
+        """A link to a neighbour is part of the tree now."""
+        if peer not in self._neighbours:
+            self._neighbours[peer] = _Neighbour()
+            self._messages.append((peer, bytes((ASK_ALL,))))  # it answers when the link is part of the tree there, too
 
-    def neighbour_ready(self, peer: bytes, attached: bytes) -> None:
-        """The neighbour has what went before: those behind it may be told on, with what is `attached` to them."""
+    def neighbour_ready(self, peer: bytes) -> None:
+        """The neighbour gets what goes over the tree: those behind it can be reached."""
         if peer in self._neighbours:
-            self._ready[peer] = attached
-            self._tell_on()
+            listing = self.listings.get(peer)
+            self.post(NEIGHBOUR + peer, listing.stamp()[8:] if listing is not None else bytes(12))
+            self.flush()
+            self._find_ways()
 
     def neighbour_down(self, peer: bytes) -> None:
         """The link is not part of the tree any more."""
-        neighbour = self._neighbours.pop(peer, None)
-        self._ready.pop(peer, None)
-        if neighbour is not None:
-            for broker_id in neighbour.behind:
-                self._choose(broker_id)
-            self._tell_on()
+        if self._neighbours.pop(peer, None) is not None:
+            self.withdraw(NEIGHBOUR + peer)
+            self.flush()
+            self._find_ways()
 
     def check(self, peer: bytes) -> None:
-        """Send a digest of what we have told a neighbour, so that it notices if it has understood something else."""
-        neighbour = self._neighbours.get(peer)
-        if neighbour is not None:
-            self.flush()
-            self._messages.append((peer, bytes((DIGEST,)) + _digest(neighbour.announced.values())))
+        """Send a digest of what we know to a neighbour, so that it notices if it knows something else."""
+        self.flush()
+        self._messages.append((peer, bytes((DIGEST,)) + self._digest()))
 
     def take_messages(self) -> list[tuple[bytes, bytes]]:
         """Drain what is to be sent: (neighbour, message)."""
@@ -216,81 +218,68 @@ class Directory:
         if not message:
             raise DirectoryError("empty message")
         kind, body = message[0], message[1:]
-        if kind in (SUMMARY, CAME):
-            self._came(peer, neighbour, body, all_of_them=kind == SUMMARY)
-        elif kind == WENT:
-            if len(body) % 8:
-                raise DirectoryError("truncated")
-            for at in range(0, len(body), 8):
-                if neighbour.behind.pop(body[at : at + 8], None) is not None:
-                    self._choose(body[at : at + 8])
+        if kind in (STAMPS, ALL):
+            self._stamps(peer, neighbour, body)
+            neighbour.synchronised |= kind == ALL
         elif kind == ASK:
-            if len(body) % 8:
+            if len(body) % 20:
                 raise DirectoryError("truncated")
-            for at in range(0, len(body), 8):
-                self._send_listing(peer, neighbour, body[at : at + 8])
+            for at in range(0, len(body), 20):
+                self._answer(peer, body[at : at + 8], body[at + 8 : at + 20])
         elif kind == LISTING:
             self._listing(peer, neighbour, body)
         elif kind == CHANGES:
             self._changed(peer, neighbour, body)
         elif kind == DIGEST:
-            stamps = (_stamp(b, boot, version) for b, (boot, version, _, _) in neighbour.behind.items())
-            neighbour.differs = neighbour.differs + 1 if body != _digest(stamps) else 0
+            neighbour.differs = neighbour.differs + 1 if body != self._digest() else 0
             if neighbour.differs > 1:  # once may be a change that is on its way
                 neighbour.differs = 0
-                self._messages.append((peer, bytes((ASK_SUMMARY,))))
-        elif kind == ASK_SUMMARY:
+                self._messages.append((peer, bytes((ASK_ALL,))))
+        elif kind == ASK_ALL:
             self.flush()
-            self._summary(peer, neighbour)
-            if peer not in neighbour.behind:
-                self._messages.append((peer, bytes((ASK_SUMMARY,))))  # what we had asked came too early
-        if kind in (SUMMARY, CAME, WENT, LISTING):
-            self._tell_on()
+            known = [listing.stamp() for listing in (self.own, *self.listings.values()) if listing.version]
+            self._messages.append((peer, bytes((ALL,)) + b"".join(known)))
+            if not neighbour.synchronised:
+                self._messages.append((peer, bytes((ASK_ALL,))))  # what we had asked may have come too early
+        if self._moved:
+            self._find_ways()
 
-    def _came(self, peer: bytes, neighbour: _Neighbour, body: bytes, *, all_of_them: bool) -> None:
-        size = int.from_bytes(body[:4], "big") if len(body) >= 4 else -1
-        attached, body = body[4 : 4 + size], body[4 + size :]
-        if len(attached) != size or len(body) % 20:
-            raise DirectoryError("truncated")
-        found = {}
-        self._news += 1
+    def _stamps(self, peer: bytes, neighbour: _Neighbour, body: bytes) -> None:
+        if len(body) % 20 or len(body) > 20 * MAX_BROKERS:
+            raise DirectoryError("truncated, or more brokers than a federation may have")
+        wanted = []
         for at in range(0, len(body), 20):
-            broker_id = body[at : at + 8]
-            if broker_id != self.own.id:
-                boot, version = int.from_bytes(body[at + 8 : at + 12], "big"), int.from_bytes(body[at + 12 : at + 20], "big")
-                old = neighbour.behind.get(broker_id)
-                found[broker_id] = (boot, version, attached, self._news if old is None or old[0] != boot else old[3])
-        gone = [broker_id for broker_id in neighbour.behind if broker_id not in found] if all_of_them else []
-        for broker_id in gone:
-            del neighbour.behind[broker_id]
-        neighbour.behind.update(found)
-        if len(neighbour.behind) > MAX_BROKERS:
-            raise DirectoryError("more brokers than a federation may have")
-        for broker_id in (*gone, *found):
-            self._choose(broker_id)
-        self._ask(peer, [b for b, (boot, version, _, _) in found.items() if not self._has(b, boot, version)])
+            broker_id, state = body[at : at + 8], body[at + 8 : at + 20]
+            if broker_id != self.own.id and self._state(broker_id) < state:
+                neighbour.missing[broker_id] = state
+                wanted.append(broker_id + self._state(broker_id))
+        if wanted:
+            self._messages.append((peer, bytes((ASK,)) + b"".join(wanted)))
 
-    def _ask(self, peer: bytes, brokers: list[bytes]) -> None:
-        if brokers:
-            self._messages.append((peer, bytes((ASK,)) + b"".join(brokers)))
-
-    def _has(self, broker_id: bytes, boot: int, version: int) -> bool:
+    def _state(self, broker_id: bytes) -> bytes:
         listing = self.listings.get(broker_id)
-        return listing is not None and (listing.boot, listing.version) >= (boot, version)
+        return bytes(12) if listing is None else listing.stamp()[8:]
+
+    def _taken(self, listing: Listing) -> None:
+        """Nobody needs to be asked any more for a state that we have."""
+        state = listing.stamp()[8:]
+        for neighbour in self._neighbours.values():
+            if neighbour.missing.get(listing.id, b"\xff" * 13) <= state:
+                del neighbour.missing[listing.id]
 
     def _listing(self, peer: bytes, neighbour: _Neighbour, body: bytes) -> None:
         """id, boot, version, u8 1 for the first part + 2 for the last, entries"""
         if len(body) < 21:
             raise DirectoryError("truncated")
-        broker_id, boot, version = body[:8], int.from_bytes(body[8:12], "big"), int.from_bytes(body[12:20], "big")
-        flags = body[20]
+        broker_id, state, flags = body[:8], body[8:20], body[20]
         changes = _decode_changes(body, 21)
-        if broker_id not in neighbour.behind or self._has(broker_id, boot, version):
+        if broker_id == self.own.id or self._state(broker_id) >= state:
+            neighbour.missing.pop(broker_id, None)
             return
         listing = self.listings.get(broker_id)
         if listing is None:
             self._make_room()
-            listing = self.listings[broker_id] = Listing(broker_id, boot)
+            listing = self.listings[broker_id] = Listing(broker_id, 0)
         if flags & 1:
             listing.loading = {}
         if listing.loading is None:
@@ -299,112 +288,79 @@ class Directory:
         if len(listing.loading) > OWN_LIMIT:
             raise DirectoryError("more entries than a listing may have")
         if flags & 2:
-            entries, listing.loading = listing.loading, None
-            known = listing.via is not None
-            old, listing.entries = listing.entries, entries
-            listing.boot, listing.version = boot, version
-            said = neighbour.behind[broker_id]
-            neighbour.behind[broker_id] = (*max(said[:2], (boot, version)), *said[2:])
-            if known:
-                self._events += [Posted(broker_id, key, None) for key in old if key not in entries]
-                self._events += [Posted(broker_id, key, value) for key, value in entries.items() if old.get(key) != value]
-            self._choose(broker_id)
+            self._replace(listing, state)
+            neighbour.missing.pop(broker_id, None)
+            for other in self._neighbours:
+                if other != peer:
+                    self._messages.append((other, bytes((STAMPS,)) + listing.stamp()))
+
+    def _replace(self, listing: Listing, state: bytes) -> None:
+        new, listing.loading = listing.loading or {}, None
+        old, listing.entries = listing.entries, new
+        if listing.via is not None:
+            self._events += [Posted(listing.id, key, None) for key in old if key not in new]
+            self._events += [Posted(listing.id, key, value) for key, value in new.items() if old.get(key) != value]
+        listing.recent.clear()
+        listing.boot, listing.version = int.from_bytes(state[:4], "big"), int.from_bytes(state[4:], "big")
+        self._taken(listing)
+        self._moved = True
 
     def _changed(self, peer: bytes, neighbour: _Neighbour, body: bytes) -> None:
         """id, boot, version before, version after, changes"""
         if len(body) < 28:
             raise DirectoryError("truncated")
-        broker_id, boot = body[:8], int.from_bytes(body[8:12], "big")
-        before, after = int.from_bytes(body[12:20], "big"), int.from_bytes(body[20:28], "big")
+        broker_id, boot, before, after = body[:8], body[8:12], body[12:20], body[20:28]
         changes = _decode_changes(body, 28)
-        said = neighbour.behind.get(broker_id)
-        if said is None:
+        state = self._state(broker_id)
+        if broker_id == self.own.id or state >= boot + after:
             return
-        if (boot, after) > said[:2]:
-            neighbour.behind[broker_id] = (boot, after, *said[2:])
         listing = self.listings.get(broker_id)
-        if listing is not None and (listing.boot, listing.version) == (boot, before):
-            self._apply(listing, after, changes)
-        elif not self._has(broker_id, boot, after):
-            self._ask(peer, [broker_id])
-
-    def _apply(self, listing: Listing, after: int, changes: list[tuple[bytes, bytes | None]]) -> None:
+        if listing is None or state != boot + before:
+            neighbour.missing[broker_id] = boot + after
+            self._messages.append((peer, bytes((ASK,)) + broker_id + state))
+            return
         entries = listing.entries
         for key, value in changes:
             if value is None:
                 entries.pop(key, None)
             else:
                 entries[key] = value
+            self._moved |= key[:1] == NEIGHBOUR
         if len(entries) > OWN_LIMIT:
             raise DirectoryError("more entries than a listing may have")
-        before, listing.version = listing.version, after
+        old, listing.version = listing.version, int.from_bytes(after, "big")
+        self._taken(listing)
         if listing.via is not None:
-            self._events += [Posted(listing.id, key, value) for key, value in changes]
-        self._pass_on(listing, before, changes)
+            self._events += [Posted(broker_id, key, value) for key, value in changes]
+        self._flood(listing, old, changes, peer)
 
     # ---------------------------------------------------------------- said
 
-    def flush(self) -> None:
-        """Tell the neighbours what changed in our own listing."""
-        if self._changes:
-            changes = list(self._changes.items())
-            self._changes.clear()
-            before = self.own.version
-            self.own.version += 1
-            self._pass_on(self.own, before, changes)
+    def _flood(self, listing: Listing, before: int, changes: list[tuple[bytes, bytes | None]], source: bytes | None) -> None:
+        stamp = listing.stamp()
+        parts = (bytes((CHANGES,)), stamp[:12], before.to_bytes(8, "big"), stamp[12:], _encode_changes(changes))
+        message = b"".join(parts)
+        if len(message) > RECENT_SIZE:
+            listing.recent.clear()
+        else:
+            listing.recent.append((before, message))
+        self._messages += [(peer, message) for peer in self._neighbours if peer != source]
 
-    def _pass_on(self, listing: Listing, before: int, changes: list[tuple[bytes, bytes | None]]) -> None:
-        stamp, old = listing.stamp(), _stamp(listing.id, listing.boot, before)
-        body = b""
-        for peer, neighbour in self._neighbours.items():
-            if neighbour.announced.get(listing.id) == old:
-                body = body or b"".join(
-                    (bytes((CHANGES,)), listing.id, stamp[8:12], old[12:], stamp[12:], _encode_changes(changes))
-                )
-                neighbour.announced[listing.id] = stamp
-                self._messages.append((peer, body))
-
-    def _summary(self, peer: bytes, neighbour: _Neighbour) -> None:
-        neighbour.told = True
-        neighbour.announced = {self.own.id: self.own.stamp()}
-        for listing in self._tellable(peer):
-            neighbour.announced[listing.id] = listing.stamp()
-        self._messages.append((peer, bytes((SUMMARY,)) + bytes(4) + b"".join(neighbour.announced.values())))
-
-    def _tellable(self, peer: bytes) -> list[Listing]:
-        """Who is behind us as a neighbour sees it."""
-        return [x for x in self.listings.values() if x.via is not None and x.via != peer and x.via in self._ready]
-
-    def _tell_on(self) -> None:
-        """Bring all neighbours up to date on who is behind us."""
-        for peer, neighbour in self._neighbours.items():
-            if not neighbour.told:
-                continue
-            there = {listing.id: listing for listing in self._tellable(peer)}
-            gone = [b for b in neighbour.announced if b not in there and b != self.own.id]
-            for broker_id in gone:
-                del neighbour.announced[broker_id]
-            if gone:
-                self._messages.append((peer, bytes((WENT,)) + b"".join(gone)))
-            news: dict[bytes, list[bytes]] = {}
-            for broker_id, listing in there.items():
-                stamp = listing.stamp()
-                if neighbour.announced.get(broker_id) != stamp:
-                    neighbour.announced[broker_id] = stamp
-                    attached = listing.attached or self._ready.get(listing.via or b"", b"")
-                    news.setdefault(attached, []).append(stamp)
-            for attached, stamps in news.items():
-                body = bytes((CAME,)) + len(attached).to_bytes(4, "big") + attached + b"".join(stamps)
-                self._messages.append((peer, body))
-
-    def _send_listing(self, peer: bytes, neighbour: _Neighbour, broker_id: bytes) -> None:
+    def _answer(self, peer: bytes, broker_id: bytes, state: bytes) -> None:
+        """Send what has changed since a state, or the whole listing."""
         listing = self.own if broker_id == self.own.id else self.listings.get(broker_id)
-        if listing is None or broker_id not in neighbour.announced:
+        if listing is None or not listing.version:
             return
         if listing is self.own:
             self.flush()
+        known = int.from_bytes(state[4:], "big")
+        if listing.boot.to_bytes(4, "big") == state[:4] and listing.recent and listing.recent[0][0] <= known:
+            self._messages += [(peer, message) for before, message in listing.recent if before >= known]
+        else:
+            self._send_listing(peer, listing)
+
+    def _send_listing(self, peer: bytes, listing: Listing) -> None:
         head = bytes((LISTING,)) + listing.stamp()
-        neighbour.announced[broker_id] = listing.stamp()
         first, part, size = 1, list[tuple[bytes, bytes | None]](), 0
         for key, value in listing.entries.items():
             part.append((key, value))
@@ -414,35 +370,44 @@ class Directory:
                 first, part, size = 0, [], 0
         self._messages.append((peer, head + bytes((first | 2,)) + _encode_changes(part)))
 
-    # ---------------------------------------------------------------- via whom
+    def _digest(self) -> bytes:
+        return _digest(listing.stamp() for listing in (self.own, *self.reachable()))
 
-    def _choose(self, broker_id: bytes) -> None:
-        """Decide via whom a broker is reached: the neighbour that has told of it last. In a tree it can be behind one only; what
-        another one still says is not true any more."""
-        listing = self.listings.get(broker_id)
-        if listing is None:
-            return
-        old = listing.via
-        there = [
-            (said[3], peer, said[2])
-            for peer, neighbour in self._neighbours.items()
-            if (said := neighbour.behind.get(broker_id)) and said[0] == listing.boot
-            if peer == old or listing.version >= said[1]
-        ]
-        if not there:
-            if old is not None:
-                listing.via = None
-                self._events.append(Went(broker_id))
-            return
-        _, peer, attached = max(there)
-        if peer == old:
-            return
-        listing.attached = attached
-        listing.via = peer
-        if old is None:
-            self._events.append(Came(broker_id, peer, attached))
-        else:
-            self._events.append(Moved(broker_id, peer, attached))
+    # ---------------------------------------------------------------- ways
+
+    def _joined(self, one: Listing, other: Listing) -> bool:
+        """Whether both are neighbours as they say now. Who has not heard of it yet has not denied it."""
+        mine, theirs = one.entries.get(NEIGHBOUR + other.id), other.entries.get(NEIGHBOUR + one.id)
+        if mine is None:
+            return theirs is not None and one.stamp()[8:] <= theirs
+        return theirs is not None or other.stamp()[8:] <= mine
+
+    def _find_ways(self) -> None:
+        """Find the neighbour that leads to each broker, nearest first."""
+        self._moved = False
+        ways: dict[bytes, bytes] = {}
+        edge: list[Listing] = []
+        for peer in self._neighbours:
+            listing = self.listings.get(peer) if NEIGHBOUR + peer in self.own.entries else None
+            if listing is not None and listing.version and self._joined(self.own, listing):
+                ways[peer] = peer
+                edge.append(listing)
+        for listing in edge:
+            for key in listing.entries:
+                if key[:1] == NEIGHBOUR and key[1:] not in ways and key[1:] != self.own.id:
+                    other = self.listings.get(key[1:])
+                    if other is not None and other.version and self._joined(listing, other):
+                        ways[other.id] = ways[listing.id]
+                        edge.append(other)
+        for listing in self.listings.values():
+            old, new = listing.via, ways.get(listing.id)
+            listing.via = new
+            if old is None and new is not None:
+                self._events.append(Came(listing.id, new))
+            elif new is None and old is not None:
+                self._events.append(Went(listing.id))
+            elif new is not None and old != new:
+                self._events.append(Moved(listing.id, new))
 
     def _make_room(self) -> None:
         if len(self.listings) < MAX_BROKERS:

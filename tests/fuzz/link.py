@@ -4,8 +4,9 @@ everything that it is told on."""
 from __future__ import annotations
 
 from broker import limits
-from broker.origin import origin_key
-from broker.records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.message import Stamp
+from broker.origin import encode_stamp, origin_key
+from broker.records import ASK_SEEN, BPDU, DIGEST, DONE, FETCH, LIST, MEMBERS, ORIGINS, PARTS, PING, SEEN, WANT
 from broker.wire import Connack, encode_packet
 from broker.wire.varint import encode_varint
 from discovery.address import Address
@@ -17,7 +18,7 @@ from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import World
 from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
 
-KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99)
+KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
 SMALL = {"LOG_BYTES": 2000, "MAX_REPLAY": 8000, "LINK_BACKLOG_BYTES": 500, "MAX_ORIGINS": 6, "MAX_GAPS": 4, "MAX_LINKS": 5}
 
@@ -117,7 +118,10 @@ class Play:
                 self.client.publish("l", b"local", qos=code >> 4 & 1, packet_id=1 + (self.serial % 60_000) if code & 16 else None)
                 self.serial += 1
             case 14:
-                data = bytearray(message(payload=tape.string(), sequence=tape.byte(), qos=1))
+                retained = code & 0x20
+                stamp = encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10))) if retained else b""
+                first = 0x33 if retained else 0
+                data = bytearray(message(payload=tape.string(), sequence=tape.byte(), qos=1, first=first, properties=stamp))
                 data[tape.byte() % len(data)] = tape.byte()
                 self.say(bytes(data))
             case _:

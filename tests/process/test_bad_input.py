@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from broker.handshake import PROTOCOL
 from broker.origin import LAST
 from broker.records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
+from broker.versions import NEWEST
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
@@ -157,7 +157,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
 
 
 def bridge(cluster_name: str, port: int, **other: str) -> bytes:
-    values = {"cluster": cluster_name, "protocol": PROTOCOL, "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
+    values = {"cluster": cluster_name, "protocol": str(NEWEST), "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
     values |= {"capability": "1.0"} | other
     pairs = [(key, value) for key, value in values.items() if value]
     client_id = other.get("client_id", os.urandom(8).hex())

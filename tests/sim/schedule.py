@@ -134,6 +134,11 @@ class Schedule:
                     padding = rng.randrange(big + 1)
                     world.after(at, publisher.publish, topic, rng.choice(qos), retain, padding)
                 at += rng.expovariate(1 / pause)
+        rng = random.Random(f"{self.seed} bursts")
+        for publisher in self.publishers:
+            for _ in range(rng.choice((0, 0, 1, 4))):
+                topic, count = rng.choice(TOPICS), rng.randrange(4, 60)
+                world.after(rng.uniform(0.5, self.length), publisher.burst, topic, rng.choice((1, 2)), count, rng.choice((0, 50)))
 
     def faults(self) -> None:
         """Plan what goes wrong."""

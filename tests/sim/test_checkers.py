@@ -270,7 +270,11 @@ def test_client_notices(name: str) -> None:
     client = client_of()
     client.filters = [("a", 1)]
     client._packet_id = 6  # the next one is 7, that of SUBSCRIBE
-    client.on_up = lambda c: c.publish("a", 1) and None
+
+    def publish(client: SimClient) -> None:
+        client.publish("a", 1)
+
+    client.on_up = publish
     client.data(data)
     assert any(error in text for text in client.errors), client.errors
 

@@ -261,7 +261,7 @@ def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "strange",
-    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {"link_protocol": "99"}],
+    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {"link_versions": (99, 99)}],
     ids=["another secret", "no secret", "another cluster", "another protocol"],
 )
 @pytest.mark.parametrize("seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def test_a_late_joiner_gets_all(short_log: None) -> None:
 
 @pytest.mark.parametrize("log_age", [0.0, 120.0])
 def test_a_partition_merges(monkeypatch: pytest.MonkeyPatch, log_age: float) -> None:
-    """Both sides write, delete, and let expire; afterwards the last write is everywhere, and clients on both sides have heard of it once."""
+    """Both sides write, delete, and let expire: the last write is everywhere, and clients on both sides hear of it once."""
     monkeypatch.setattr(limits, "LOG_AGE", log_age)
     story = Story(2, 4)
     story.start()
@@ -240,18 +241,14 @@ def test_a_large_store_is_compared_in_steps(short_log: None) -> None:
     assert not story.count("retained_dropped")
 
 
-Fault = Callable[[Story], None]
-
-
 def _chaos(story: Story) -> None:
     rng, world = story.rng, story.world
     count = len(world.hosts)
     for _ in range(60):
         at = rng.uniform(0.5, 12.0)
         topic = rng.choice(TOPICS)
-        expiry = rng.choice((None, None, None, 2.0))
-        world.after(at, lambda b=rng.randrange(count), t=topic, d=rng.random() < 0.25, e=expiry, q=rng.randrange(3): story.write(
-            b, t, delete=d, expiry=e, qos=q))  # fmt: skip
+        delete, expiry, qos = rng.random() < 0.25, rng.choice((None, None, None, 2.0)), rng.randrange(3)
+        world.after(at, partial(story.write, rng.randrange(count), topic, delete=delete, expiry=expiry, qos=qos))
     for _ in range(rng.randint(2, 6)):
         at, length = rng.uniform(0.5, 12.0), rng.uniform(0.1, 4.0)
         host = rng.choice(world.hosts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.handshake import PROTOCOL
 from broker.link import Link
 from broker.origin import encode_origin, encode_vector, origin_key
 from broker.records import BPDU, SEEN, decode_records, encode_record
 from broker.repair import FETCH_TIME
+from broker.versions import NEWEST
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -26,7 +26,7 @@ FAR = b"f" * 8  # an origin somewhere behind the neighbour
 def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
     """The CONNECT of broker `number`; values that are "" are left out."""
     told = {
-        "cluster": "mqttree", "protocol": PROTOCOL, "boot": str(boot), "address": f"10.0.0.{number}:1883", "name": f"b{number}",
+        "cluster": "mqttree", "protocol": str(NEWEST), "boot": str(boot), "address": f"10.0.0.{number}:1883", "name": f"b{number}",
         "capability": str(capability),
     }  # fmt: skip
     told |= values

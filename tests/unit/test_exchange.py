@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
+from broker.session import RELEASED
 from broker.wire import Packet, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
 from broker.wire.properties import encode_properties, forwardable, forwardable_cached
 from broker.wire.varint import read_length
@@ -106,6 +107,40 @@ def run(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[A
 @given(st.sampled_from((4, 5)), messages, st.lists(st.integers(0, 5000), max_size=3))
 def test_fast_and_slow_path_agree(version: int, chosen: list[Any], cuts: list[int]) -> None:
     assert run(True, version, chosen, cuts) == run(False, version, chosen, [])
+
+
+def acknowledge(fast: bool, version: int, sent: list[tuple[int, int]], said: list[tuple[int, int, int]]) -> tuple[Any, ...]:
+    world = World()
+    world.node.fast = fast
+    client, publisher = world.connect("c", version=version), world.connect("p", version=4)
+    client.subscribe("t", qos=2)
+    publisher.publish("t", b"known", 0)
+    number = 0
+    for qos, times in sent:
+        for _ in range(times):
+            number += 1
+            publisher.send(Publish("t", b"x", qos, False, False, number))
+    for first in (0x50, 0x40):  # half of those at QoS 2 are released
+        publisher.send(b"".join(bytes((0x62, 2, 0, n)) for n in range(1, number // 2)))
+        if first == 0x50:
+            client.send(b"".join(bytes((first, 2, 0, n)) for n in range(1, 6)))
+    client.take()
+    for first, begin, times in said:
+        client.chunks([b"".join(bytes((first, 2, 0, begin + n)) for n in range(times))])
+    session = world.node.sessions.get("c")
+    inflight = {} if session is None else session.inflight
+    state = {n: 0 if p is RELEASED else p[0] if isinstance(p, bytes) else 0x30 | p.qos << 1 for n, p in inflight.items()}
+    return state, client.take(), client.closed, publisher.take(), sorted(world.session("p").incoming)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from((4, 5)),
+    st.lists(st.tuples(st.integers(1, 2), st.integers(1, 9)), max_size=5),
+    st.lists(st.tuples(st.sampled_from((0x40, 0x50, 0x70)), st.integers(0, 30), st.integers(1, 12)), max_size=6),
+)
+def test_acknowledgements_in_runs_are_those_one_by_one(version: int, sent: list[Any], said: list[Any]) -> None:
+    assert acknowledge(True, version, sent, said) == acknowledge(False, version, sent, said)
 
 
 @pytest.mark.parametrize("version", (4, 5))

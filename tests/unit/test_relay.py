@@ -239,13 +239,3 @@ def test_holes_that_are_given_up_are_counted() -> None:
     window.accept(window.top + 1, 1)
     assert counters.gaps_forgotten == 2
     assert len(window.gaps) == limits.MAX_GAPS
-
-
-def test_history_that_is_wanted_counts_as_holes() -> None:
-    counters = Counters()
-    window = Window(1000, 0.0, counters)
-    window.history = [(number, number) for number in range(2, 2 + 2 * limits.MAX_GAPS, 2)]
-    window.gaps = [(900, 900)]
-    assert len(window.want(Window(0, 0.0))) == limits.MAX_GAPS
-    assert counters.gaps_forgotten == 1
-    assert window.gaps[-1] == (900, 900)

@@ -1,0 +1,60 @@
+"""What a PUBLISH on a link says of shared subscriptions: which broker gives it to a member of which group (docs/decisions/0015).
+
+It stands behind the sequence number in the origin property (`broker.origin`), as one letter and base64:
+
+    "c"  id of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
+    "p"  id, mark, ids of the brokers that had it before: passed on by a broker that had no member any more; for this group alone
+    "r"  the same of a message that was published with RETAIN
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+
+from broker import limits
+from broker.wire.errors import MalformedPacket
+from routing.share import MARK_SIZE
+
+ID = 8
+ENTRY = ID + MARK_SIZE
+
+
+class Choice:
+    """Who delivers to which group."""
+
+    __slots__ = ("entries", "passed", "retain", "visited")
+
+    def __init__(
+        self, entries: list[tuple[bytes, bytes]], *, passed: bool = False, retain: bool = False, visited: tuple[bytes, ...] = ()
+    ) -> None:
+        """`entries`: (id of a broker, mark of a group); one when it is `passed` on, then for nobody but this group."""
+        self.entries = entries
+        self.passed = passed
+        self.retain = retain
+        self.visited = visited
+
+    def encode(self) -> bytes:
+        """Return it as text."""
+        letter = b"c" if not self.passed else b"r" if self.retain else b"p"
+        return letter + b2a_base64(b"".join([*map(b"".join, self.entries), *self.visited]), newline=False)
+
+
+def decode_choice(text: bytes) -> Choice:
+    """Decode the text behind a sequence number.
+
+    Raises:
+        MalformedPacket: not base64, of a kind that is unknown, too short or too long.
+    """
+    try:
+        raw = a2b_base64(text[1:], strict_mode=True)
+    except Base64Error:
+        raise MalformedPacket("choice of a shared subscription is not base64") from None
+    kind = text[:1]
+    if kind == b"c" and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+        return Choice([(raw[at : at + ID], raw[at + ID : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
+    hops, rest = divmod(len(raw) - ENTRY, ID)
+    if kind not in (b"p", b"r") or rest or not 0 < hops <= limits.MAX_PASSES:
+        raise MalformedPacket("choice of a shared subscription that cannot be read")
+    visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
+    return Choice([(raw[:ID], raw[ID:ENTRY])], passed=True, retain=kind == b"r", visited=visited)

@@ -1,0 +1,278 @@
+"""A client's session as bytes, for the broker that takes it over (docs/decisions/0016).
+
+    u8 version, u8 flags (1: has a user name), f64 expiry (s), u16 next packet identifier, user name
+    vector: what the session was offered             u32 QoS 2 identifiers received, u16 each
+    u32 subscriptions: filter, u8 options, u32 identifier
+    u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
+                  subscription identifiers as encoded, topic, properties, payload
+
+Texts and bytes are u32 size and content. What another broker says is checked as if a client said it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from broker import limits
+from broker.fanout import Fanout, SharedGroup
+from broker.message import Message, size_of
+from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, subtract
+from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.wire.constants import PacketType
+from broker.wire.errors import MalformedPacket
+from broker.wire.properties import Property, decode_properties
+from broker.wire.varint import encode_varint, read_length
+from routing.topics import split_shared, valid_topic_filter, valid_topic_name
+
+VERSION = 1
+
+IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
+"""Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
+
+_HEAD = struct.Struct(">BBdH")
+_ITEM = struct.Struct(">BHB")
+_NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
+"""Properties that a kept message does not have: they are of one connection, or kept otherwise."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One message of a session. `shared`: number of its subscription, if that is a shared one."""
+
+    place: int
+    packet_id: int
+    qos: int
+    retain: bool
+    ids: bytes
+    message: Message
+    shared: int | None = None
+
+
+@dataclass(slots=True)
+class SessionState:
+    """A session without its connection. `seen`: which messages it was offered, whether they matched or not."""
+
+    username: str | None = None
+    expiry: float = 0.0
+    next_packet_id: int = 0
+    seen: Vector = field(default_factory=dict)
+    incoming: set[int] = field(default_factory=set)
+    subscriptions: list[tuple[str, int, bool, bool, int]] = field(default_factory=list)
+    """filter, QoS, No Local, Retain As Published, identifier"""
+    items: list[Item] = field(default_factory=list)
+
+
+# ---------------------------------------------------------------- what a broker's sessions were offered
+
+
+def offered(vector: Vector) -> Vector:
+    """Return a vector of what needs no delivery here any more: what was before we met an origin is not delivered at all."""
+    found: Vector = {}
+    for key, window in vector.items():
+        seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
+        seen.gaps = [(max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin]
+    return found
+
+
+def only(mine: Vector, theirs: Vector) -> dict[bytes, list[tuple[int, int]]]:
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs."""
+    found = {}
+    for key, window in mine.items():
+        other = theirs.get(key)
+        if other is not None and other.top >= window.top and not other.gaps:
+            continue
+        lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
+        has = subtract([(1, window.top)], window.gaps) if window.top else []
+        if ranges := intersect(has, lacks):
+            found[key] = ranges
+    return found
+
+
+# ---------------------------------------------------------------- to bytes
+
+
+def _text(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
+    """Return what a session without a connection consists of."""
+    numbers: dict[SharedGroup, int] = {}
+    state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
+    for number, s in enumerate(session.subscriptions.values()):
+        state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
+        group, inner = split_shared(s.filter)
+        shared = fanout.trie.get(inner, ("$share", group)) if group is not None else None
+        if isinstance(shared, SharedGroup):
+            numbers[shared] = number
+
+    def item(place: int, packet_id: int, o: Outgoing) -> Item:
+        shared = numbers.get(o.group) if isinstance(o, SharedOutgoing) else None
+        return Item(place, packet_id, o.qos, o.retain, o.ids, o.message, shared)
+
+    for packet_id, sent in session.inflight.items():
+        assert isinstance(sent, Outgoing)  # see `Session.unpack`
+        state.items.append(item(IS_RELEASED if sent is RELEASED else IN_FLIGHT, packet_id, sent))
+    for waiting in session.queue:
+        if isinstance(waiting, Repeat):
+            state.items.append(item(REPEATED, waiting.packet_id, waiting.original))
+        else:
+            state.items.append(item(WAITING, 0, waiting))
+    state.items += [item(MISSED, 0, missed) for missed in session.missed or ()]
+    return state
+
+
+def encode_state(state: SessionState, now: float) -> bytes:
+    """Encode a session at `now` (s): of messages that expire, the time that they have left."""
+    name = (state.username or "").encode()
+    flags = state.username is not None
+    parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id), _text(name), _text(encode_vector(state.seen))]
+    parts.append(len(state.incoming).to_bytes(4, "big"))
+    parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
+    parts.append(len(state.subscriptions).to_bytes(4, "big"))
+    for topic_filter, qos, no_local, as_published, identifier in state.subscriptions:
+        options = qos | no_local << 2 | as_published << 3
+        parts += [_text(topic_filter.encode()), bytes((options,)), identifier.to_bytes(4, "big")]
+    parts.append(len(state.items).to_bytes(4, "big"))
+    for item in state.items:
+        message = item.message
+        expires, shared = message.expires_at is not None, item.shared is not None
+        kind = item.qos | item.retain << 2 | message.qos << 3 | message.retain << 5 | expires << 6 | shared << 7
+        parts.append(_ITEM.pack(item.place, item.packet_id, kind))
+        if message.expires_at is not None:
+            parts.append(max(0, round((message.expires_at - now) * 1000)).to_bytes(8, "big"))
+        if item.shared is not None:
+            parts.append(item.shared.to_bytes(4, "big"))
+        parts += [_text(item.ids), _text(message.topic), _text(message.properties), _text(message.payload)]
+    return b"".join(parts)
+
+
+# ---------------------------------------------------------------- from bytes
+
+
+class _Reader:
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        at = self.at
+        self.at = end = at + size
+        if end > len(self.data):
+            raise MalformedPacket("state of a session is truncated")
+        return self.data[at:end]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def text(self) -> bytes:
+        return self.take(self.number(4))
+
+    def name(self) -> str:
+        try:
+            return self.text().decode()
+        except UnicodeDecodeError:
+            raise MalformedPacket("state of a session with a text that is not UTF-8") from None
+
+
+def decode_state(data: bytes, now: float) -> SessionState:
+    """Decode a session at `now` (s).
+
+    Raises:
+        MalformedPacket: of another version, truncated, beyond the limits, or not what a client could have said.
+    """
+    reader = _Reader(data)
+    version, flags, expiry, next_packet_id = _HEAD.unpack(reader.take(_HEAD.size))
+    if version != VERSION:
+        raise MalformedPacket(f"state of a session of version {version}")
+    if not expiry >= 0:  # nor NaN
+        raise MalformedPacket("state of a session that expires before its end")
+    name = reader.name()
+    state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
+    state.incoming = {reader.number(2) for _ in range(reader.number(4))}
+    filters = reader.number(4)
+    if filters > limits.MAX_SUBSCRIPTIONS:
+        raise MalformedPacket("state of a session with too many subscriptions")
+    for _ in range(filters):
+        topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
+        sound = topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
+        if not sound or options & 3 == 3 or identifier > 268_435_455:
+            raise MalformedPacket("state of a session with a subscription that cannot be")
+        state.subscriptions.append((topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier))
+    state.items = [_item(reader, filters, now) for _ in range(reader.number(4))]
+    if reader.at != len(data):
+        raise MalformedPacket("state of a session with something behind it")
+    return state
+
+
+def _item(reader: _Reader, filters: int, now: float) -> Item:
+    place, packet_id, flags = _ITEM.unpack(reader.take(_ITEM.size))
+    expires_at = now + reader.number(8) / 1000 if flags & 0x40 else None
+    shared = reader.number(4) if flags & 0x80 else None
+    ids, topic, properties, payload = reader.text(), reader.text(), reader.text(), reader.text()
+    qos = flags & 3
+    if place > MISSED or qos == 3 or flags >> 3 & 3 == 3 or (shared is not None and shared >= filters):
+        raise MalformedPacket("state of a session with a message that cannot be")
+    if (packet_id == 0) != (place in (WAITING, MISSED)) or not _identifiers(ids):
+        raise MalformedPacket("state of a session with a message that cannot be")
+    if place == IS_RELEASED:
+        return Item(place, packet_id, 2, False, b"", RELEASED.message)
+    try:
+        sound = valid_topic_name(topic.decode()) and len(topic) < 65_536
+    except UnicodeDecodeError:
+        sound = False
+    found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+    if not sound or (place in (IN_FLIGHT, REPEATED) and not qos) or not _NOT_KEPT.isdisjoint(found or ()):
+        raise MalformedPacket("state of a session with a message that cannot be")
+    message = Message(topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None)
+    return Item(place, packet_id, qos, bool(flags & 4), ids, message, shared)
+
+
+def _identifiers(ids: bytes) -> bool:
+    """Whether these are encoded Subscription Identifiers and nothing else."""
+    at = 0
+    while at < len(ids):
+        if ids[at] != 0x0B:
+            return False
+        value, after = read_length(ids, at + 1)
+        if after < 0 or not value:
+            return False
+        at = after
+    return True
+
+
+# ---------------------------------------------------------------- back into a session
+
+
+def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
+    """Make a new session what it was at another broker. What is beyond the limits here is dropped and counted as there."""
+    most = session.node.config.max_qos
+    session.username = state.username
+    session.expiry = state.expiry
+    session.next_packet_id = state.next_packet_id
+    session.incoming = set(state.incoming)
+    groups: dict[int, SharedGroup] = {}
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions):
+        group, inner = split_shared(topic_filter)
+        fanout.subscribe(Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier), group, inner)
+        shared = fanout.trie.get(inner, ("$share", group)) if group is not None else None
+        if isinstance(shared, SharedGroup):
+            groups[number] = shared
+    for item in state.items:
+        shared_group = groups.get(item.shared) if item.shared is not None else None
+        if item.place == IS_RELEASED:
+            session.inflight[item.packet_id] = RELEASED
+            continue
+        outgoing = Outgoing(item.message, item.qos, item.retain, item.ids)
+        if shared_group is not None:
+            outgoing = SharedOutgoing(item.message, item.qos, item.retain, item.ids, shared_group, None)
+        if item.place == IN_FLIGHT:
+            session.inflight[item.packet_id] = outgoing
+        elif item.place == REPEATED:
+            session.queue.append(Repeat(outgoing, item.packet_id))
+            session.queued_bytes += size_of(item.message)
+        else:
+            session.put_by(outgoing, tell=False)

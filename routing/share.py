@@ -1,0 +1,119 @@
+"""Shared subscriptions of a whole federation: which broker gives a message to one of a group's members (MQTT 5, 4.8.2).
+
+The choice is made once, where a message is published, from what every broker tells of its own members. Pure: no clock, nothing random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final
+
+from routing.topics import is_wildcard, well_formed
+
+MARK_SIZE: Final = 7
+"""bytes that stand for a group and its filter on a link; with a broker's 8 they make 20 characters of base64."""
+
+HERE: Final = b""
+"""Chosen: this broker. No broker has an empty id."""
+
+
+class Own(IntEnum):
+    """How the members on this broker are, the best of them."""
+
+    NONE = 0
+    AWAY = 1
+    """Sessions without a connection: they keep QoS 1 and 2 until they are back."""
+    BUSY = 2
+    """Connected, but all are behind."""
+    READY = 3
+
+
+class Standing:
+    """What another broker tells of its members of one group."""
+
+    __slots__ = ("credit", "cut_at", "id", "weight")
+
+    def __init__(self, broker_id: bytes, weight: int) -> None:
+        self.id = broker_id
+        self.weight = weight  # connected members, roughly; 0: all are away
+        self.credit = 0  # of turns
+        self.cut_at: float | None = None  # s, since when the broker cannot be reached
+
+
+class Pool:
+    """One group and filter that other brokers have members of, and these brokers."""
+
+    __slots__ = ("brokers", "filter", "mark")
+
+    def __init__(self, mark: bytes, topic_filter: str) -> None:
+        self.mark = mark
+        self.filter = topic_filter
+        self.brokers: dict[bytes, Standing] = {}
+
+    def choose(self, own: Own, skip: Container[bytes] = ()) -> bytes | None:
+        """Return whose members get the next message: `HERE`, or the id of a broker; None: nobody's.
+
+        Members here that keep up come first, then connected ones elsewhere, those here that are behind, those here that are away,
+        those away elsewhere, and last those of brokers that are cut off, for whom it waits in the log. `skip`: not these.
+        """
+        if own is Own.READY:
+            return HERE
+        there = [standing for standing in self.brokers.values() if standing.id not in skip]
+        reachable = [standing for standing in there if standing.cut_at is None]
+        connected = [standing for standing in reachable if standing.weight]
+        if connected:
+            return _turn(connected)
+        if own is not Own.NONE:
+            return HERE
+        return _turn(reachable or there) if there else None
+
+
+def _turn(candidates: list[Standing]) -> bytes:
+    """Return who is next when each has as many turns as its weight says, spread evenly (smooth weighted round robin)."""
+    total = 0
+    best = candidates[0]
+    for standing in candidates:
+        weight = standing.weight or 1
+        total += weight
+        standing.credit += weight
+        if standing.credit > best.credit:
+            best = standing
+    best.credit -= total
+    return best.id
+
+
+def group_key(group: str, topic_filter: str) -> bytes:
+    """Return what names a group and its filter; neither can contain the NUL between them (MQTT-1.5.4-2)."""
+    return f"{group}\0{topic_filter}".encode()
+
+
+def parse_key(key: bytes) -> tuple[str, str]:
+    """Return (group, filter) of what another broker calls so.
+
+    Raises:
+        ValueError: it is none.
+    """
+    group, nul, topic_filter = key.decode().partition("\0")
+    if not (group and nul and topic_filter) or "/" in group or is_wildcard(group) or "\0" in topic_filter:
+        raise ValueError("no shared subscription")
+    if not well_formed(topic_filter):
+        raise ValueError("a filter with a wildcard in the wrong place")
+    return group, topic_filter
+
+
+def mark_of(key: bytes) -> bytes:
+    """Return the 7 bytes that stand for a `group_key` on links. That two groups share one is less likely than a broken memory."""
+    return blake2b(key, digest_size=MARK_SIZE).digest()
+
+
+def encode_standing(connected: int) -> bytes:
+    """Return what is told of a number of connected members: its power of two, so that it need not be told often."""
+    return bytes((connected.bit_length(),))
+
+
+def decode_standing(value: bytes) -> int:
+    """Return about how many members are connected. What a later version adds is skipped; nothing, or nonsense, counts as none."""
+    bits = min(value[0], 20) if value else 0
+    return 1 << bits - 1 if bits else 0

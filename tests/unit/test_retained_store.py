@@ -1,0 +1,203 @@
+"""The last write wins in any order; digests are equal exactly when the stores are; tombstones are bounded in age and number."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.counters import Counters
+from broker.digests import Digests, Mark, place_of
+from broker.message import Message, Stamp
+from broker.origin import decode_stamp, encode_stamp, origin_key
+from broker.retained import Change, RetainedStore
+from broker.wire.errors import MalformedPacket
+
+MS = 1_700_000_000_000
+KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
+
+
+def write(
+    store: RetainedStore, topic: str, payload: bytes, at: int, key: int = 0, *, expires: float | None = None, now: float = 0.0
+) -> Change:
+    """Write at MS + `at` ms; `expires`, `now`: s from MS on."""
+    name = topic.encode()
+    death = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
+    mark = Mark(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
+    return store.write(Message(name, payload, 1, True, b"", expires, None), mark, now, MS + int(now * 1000))
+
+
+def state(store: RetainedStore) -> dict[str, bytes]:
+    return {topic: message.payload for topic, message in store.items()}
+
+
+def test_changes() -> None:
+    store = RetainedStore(Counters())
+    assert write(store, "t", b"1", 10) is Change.NEW
+    assert write(store, "t", b"0", 9) is Change.OLD
+    assert write(store, "t", b"1", 10) is Change.OLD
+    assert write(store, "t", b"2", 10, 1) is Change.NEW  # a tie: the origin decides
+    assert write(store, "t", b"", 11) is Change.NEW
+    assert write(store, "t", b"", 12) is Change.TAKEN
+    assert write(store, "t", b"3", 11, 2) is Change.OLD
+    assert (len(store), store.tombstones, len(store.digests)) == (0, 1, 1)
+    assert write(store, "t", b"4", 13) is Change.NEW
+    assert (state(store), store.tombstones) == ({"t": b"4"}, 0)
+    assert write(store, "u", b"", 1) is Change.TAKEN
+
+
+Write = tuple[str, bytes, int, int]
+WRITES = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from([b"", b"x", b"y"]), st.integers(0, 5), st.integers(0, 2)),
+    max_size=12,
+    unique_by=lambda w: (w[0], w[2], w[3]),
+)
+
+
+@given(WRITES, st.randoms(use_true_random=False))
+def test_any_order_comes_to_the_same(writes: list[Write], rng: random.Random) -> None:
+    one, other = RetainedStore(Counters()), RetainedStore(Counters())
+    for w in writes:
+        write(one, *w)
+    shuffled = writes + writes[:3]
+    rng.shuffle(shuffled)
+    for w in shuffled:
+        write(other, *w)
+    last = {w[0]: w[1] for w in sorted(writes, key=lambda w: (w[2], KEYS[w[3]]))}
+    assert state(one) == state(other) == {topic: payload for topic, payload in last.items() if payload}
+    assert one.digests.whole == other.digests.whole
+    assert one.tombstones == other.tombstones == sum(not payload for payload in last.values())
+
+
+@given(WRITES, WRITES)
+def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write]) -> None:
+    one, other = RetainedStore(Counters()), RetainedStore(Counters())
+    for w in some:
+        write(one, *w)
+    for w in others:
+        write(other, *w)
+    marks = [
+        {(m.topic, m.time, m.key) for part in range(256) for m in store.digests.marks(bytes((part,)))} for store in (one, other)
+    ]
+    assert (marks[0] == marks[1]) == (one.digests.whole == other.digests.whole)
+    for topic in "abcd":
+        for size in (1, 2):
+            prefix = place_of(topic.encode())[:size]
+            inside = [{m for m in found if place_of(m[0]).startswith(prefix)} for found in marks]
+            assert (inside[0] == inside[1]) == (one.digests.digest(prefix) == other.digests.digest(prefix))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
+def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
+    """It is what a table made anew of what is in it would be."""
+    digests = Digests()
+    there: dict[int, Mark] = {}
+    for step, (number, put) in enumerate(steps):
+        topic = b"t%d" % number
+        if put:
+            there[number] = Mark(topic, place_of(topic), step, KEYS[0], 0, 0, 0)
+            digests.put(there[number])
+        elif number in there:
+            digests.remove(there.pop(number))
+    anew = Digests()
+    for mark in there.values():
+        anew.put(mark)
+    assert len(digests) == len(there)
+    assert digests.whole == anew.whole
+    for part in range(256):
+        prefix = bytes((part,))
+        assert digests.digest(prefix) == anew.digest(prefix)
+        assert digests.count(prefix) == anew.count(prefix) == len(digests.marks(prefix))
+    for mark in there.values():
+        assert digests.get(mark.place) is mark
+        assert mark in digests.marks(mark.place[:2])
+        assert digests.count(mark.place[:2]) == len(digests.marks(mark.place[:2]))
+
+
+# ---------------------------------------------------------------- the dead
+
+
+def test_what_expired_stays_known() -> None:
+    counters = Counters()
+    store = RetainedStore(counters)
+    assert write(store, "t", b"x", 10, expires=5.0) is Change.NEW
+    assert store.match("t", 4.9)
+    assert store.match("t", 5.0) == []
+    assert (len(store), store.tombstones, counters.expired) == (0, 1, 1)
+    assert write(store, "t", b"old", 9, now=6.0) is Change.OLD
+    assert write(store, "u", b"x", 10, expires=5.0, now=6.0) is Change.TAKEN  # it came when it had expired
+    assert write(store, "u", b"old", 9, now=6.0) is Change.OLD
+    assert write(store, "u", b"new", 11, now=6.0) is Change.NEW
+    assert (state(store), store.tombstones) == ({"u": b"new"}, 1)
+
+
+def test_a_sweep_forgets_what_is_over() -> None:
+    store = RetainedStore(Counters())
+    write(store, "expiring", b"x", 0, expires=5.0)
+    write(store, "deleted", b"", 0)
+    write(store, "kept", b"x", 0)
+    day = limits.TOMBSTONE_AGE
+    for now, left, tombstones in ((4.0, 3, 1), (5.0, 3, 2), (day - 1.0, 3, 2), (day, 2, 1), (day + 5.0, 1, 0)):
+        store.sweep(now, MS + int(now * 1000))
+        assert (len(store.digests), store.tombstones) == (left, tombstones), now
+    assert state(store) == {"kept": b"x"}
+    assert write(store, "deleted", b"", 0, now=day) is Change.OLD  # nobody's memory brings it back
+    write(store, "kept", b"y", int(day * 1000), now=day)
+    assert write(store, "kept", b"", int(day * 1000) + 1, now=3 * day) is Change.NEW  # but it deletes what is there
+    assert (len(store), len(store.digests), store.tombstones) == (0, 0, 0)
+
+
+def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TOMBSTONES", 3)
+    counters = Counters()
+    store = RetainedStore(counters)
+    for number in range(10):
+        write(store, f"t{number}", b"", number)
+    assert (store.tombstones, len(store.digests), counters.tombstones_forgotten) == (3, 3, 7)
+    assert write(store, "t0", b"", 0) is Change.OLD  # those who remember more do not push it in again
+    assert write(store, "t9", b"x", 8) is Change.OLD
+    assert write(store, "t0", b"x", 0) is Change.NEW
+
+
+def test_writing_over_and_over_leaves_nothing_behind() -> None:
+    store = RetainedStore(Counters())
+    for number in range(10_000):
+        write(store, "t", b"x" * (number & 1), number, expires=1e6 if number & 1 else None)
+        if number % 500 == 0:
+            store.sweep(0.0, MS)
+    assert len(store.digests) == 1
+    assert len(store._graves) <= 1100
+    assert len(store._expiring) <= 1500
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_RETAINED", 1)
+    counters = Counters()
+    store = RetainedStore(counters)
+    assert write(store, "a", b"1", 1) is Change.NEW
+    assert write(store, "b", b"1", 1, now=7.0) is Change.REFUSED
+    assert (counters.retained_refused, store.refused_at, len(store.digests)) == (1, 7.0, 1)
+    assert write(store, "a", b"2", 2) is Change.NEW
+    assert write(store, "b", b"", 2) is Change.TAKEN
+
+
+# ---------------------------------------------------------------- on links
+
+
+@given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 48) - 1), st.booleans())
+def test_stamps(time: int, death: int, restored: bool) -> None:
+    stamp = Stamp(time, death, restored)
+    assert decode_stamp(encode_stamp(stamp) + b"\x26\x00\x01a\x00\x01b") == stamp
+
+
+def test_bad_stamps() -> None:
+    good = encode_stamp(Stamp(1, 2))
+    assert decode_stamp(b"") is None
+    assert decode_stamp(b"\x26\x00\x01o" + good[4:]) is None
+    for bad in (good[:-1], good[:-4], good[:6] + b"=" * 20, good[:6] + b"/" * 20, good[:6]):
+        with pytest.raises(MalformedPacket):
+            decode_stamp(bad)

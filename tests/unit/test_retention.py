@@ -1,0 +1,474 @@
+"""Retained messages between a node and neighbours that say what they are told: comparing, bounds, lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.access import Access
+from broker.aclfile import parse_rules
+from broker.clock import LOGICAL
+from broker.digests import place_of
+from broker.message import Message, Stamp
+from broker.origin import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
+from broker.records import DIGEST, FETCH, LIST, PARTS
+from broker.retention import LISTED, decode_list, decode_parts
+from broker.wire import Publish, Subscribe, SubscriptionRequest
+from broker.wire.decode import decode_packet
+from broker.wire.properties import Property
+from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping, unharmed
+from tests.unit.node_harness import World
+
+KEY = origin_key(FAR, 1)
+NOW = 1_700_000_000_000  # ms, at the start of a World
+
+
+def restored(topic: bytes, payload: bytes, at: int = 0, *, sequence: int = 1, key: bytes = KEY, **more: Any) -> bytes:
+    """A retained message that a comparison brings, written at NOW + `at` ms."""
+    death = more.pop("death", 0 if payload else NOW + at)
+    stamp = encode_stamp(Stamp(NOW + at << LOGICAL, death, more.pop("restored", True)))
+    properties = stamp + more.pop("properties", b"")
+    return message(topic, payload, first=0x31 | more.pop("qos", 1) << 1, key=key, sequence=sequence, properties=properties)
+
+
+def part(*sections: tuple[bytes, dict[int, int]], full: bool = False) -> bytes:
+    found = b""
+    for prefix, digests in sections:
+        there = sum(1 << index for index in digests)
+        found += bytes((len(prefix) | 0x80 * full,)) + prefix + there.to_bytes(32, "big")
+        found += b"".join(digests[index].to_bytes(8, "big") for index in sorted(digests))
+    return found
+
+
+def entry(topic: bytes, at: int = 0, *, dead: bool = False, key: bytes = KEY) -> bytes:
+    death = (NOW + at if dead else 0).to_bytes(6, "big")
+    return place_of(topic) + (NOW + at << LOGICAL).to_bytes(8, "big") + key + death + bytes((dead,))
+
+
+def leaf(topic: bytes, *entries: bytes, full: bool = False) -> bytes:
+    return bytes((2 | 0x80 * full,)) + place_of(topic)[:2] + len(entries).to_bytes(2, "big") + b"".join(entries)
+
+
+def steps(world: World, number: int = 1) -> None:
+    world.advance(limits.RETAINED_PACE * number)
+
+
+def pair(**config: Any) -> tuple[World, Neighbour]:
+    world = lone(link_timeout=10_000.0, **config)
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    steps(world)
+    neighbour.take()
+    return world, neighbour
+
+
+def publishes(neighbour: Neighbour) -> list[Publish]:
+    found = [decode_packet(first, body, 5) for first, body in neighbour.take() if first >> 4 == 3]
+    return [packet for packet in found if isinstance(packet, Publish)]
+
+
+# ---------------------------------------------------------------- the stamp
+
+
+def test_only_retained_messages_have_a_stamp_and_clients_never_see_it() -> None:
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    for retain in (False, True):
+        properties: Any = {Property.USER_PROPERTY: [("h", "mine")], Property.CONTENT_TYPE: "text"}
+        client.send(Publish("t", b"x", 1, retain, False, 1, properties))
+        (sent,) = [body for first, body in neighbour.take() if first >> 4 == 3]
+        at = sent.index(MARK) + SIZE
+        assert sent.startswith(STAMP_MARK, at) == retain
+        got = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert [packet.properties for packet in got] == [properties]
+    neighbour.send(restored(b"u", b"y", restored=False, properties=sent[at + STAMP_SIZE : sent.rindex(b"x")]))
+    assert [packet.properties for packet in client.take_publishes()] == [properties]
+    client.send(Subscribe(1, [SubscriptionRequest("+", 1)]))
+    kept = [packet for packet in client.take() if isinstance(packet, Publish)]
+    assert {packet.topic: packet.properties for packet in kept} == {"t": properties, "u": properties}
+
+
+def test_the_last_write_wins_in_any_order() -> None:
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    stream = [restored(b"t", b"2", 20, sequence=1, restored=False), restored(b"t", b"1", 10, sequence=2, restored=False)]
+    neighbour.send(*stream)
+    assert client.payloads() == [b"2", b"1"]  # what is published is delivered, as it comes
+    kept = world.node.retained.get("t")
+    assert kept is not None
+    assert kept.payload == b"2"
+    client.publish("t", b"3", 1, retain=True)  # the clock has gone on to what it heard of
+    neighbour.send(restored(b"t", b"", 15, sequence=3, restored=False))
+    kept = world.node.retained.get("t")
+    assert kept is not None
+    assert kept.payload == b"3"
+
+
+def test_a_message_without_a_stamp_is_stamped_where_it_comes() -> None:
+    world, neighbour = pair()
+    neighbour.send(message(b"t", b"x", first=0x33))
+    mark = world.node.retained.digests.get(place_of(b"t"))
+    assert mark is not None
+    assert mark.time >> LOGICAL >= NOW
+
+
+def test_a_clock_that_is_far_ahead() -> None:
+    world, neighbour = pair()
+    year = 365 * 86_400_000
+    neighbour.send(restored(b"t", b"future", year, restored=False))
+    assert world.counters.clocks_ahead == 1
+    client = world.connect("c")
+    client.publish("t", b"now", 1, retain=True)
+    client.publish("u", b"now", 1, retain=True)
+    times = [world.node.retained.digests.get(place_of(topic)) for topic in (b"t", b"u")]
+    assert [mark is not None and mark.time >> LOGICAL > NOW + year - 1 for mark in times] == [True, False]
+    kept = world.node.retained.get("t")
+    assert kept is not None
+    assert kept.payload == b"now"
+
+
+# ---------------------------------------------------------------- restored messages
+
+
+def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
+    world, neighbour = pair()
+    other = Neighbour(world, 2)
+    other.child()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    key = origin_key(FAR, 2_000)
+    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key))
+    assert [(p.payload, p.retain) for p in client.take_publishes()] == [(b"x", False)]
+    assert other.messages() == [b"x"]
+    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key))  # again
+    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key, restored=False))  # the stream brings it, too
+    other.send(restored(b"t", b"x", 5, sequence=7, key=key))
+    assert client.payloads() == other.messages() == []
+    assert neighbour.messages() == []
+    assert world.counters.retained_restored == 1
+
+
+def test_what_came_with_the_stream_is_not_delivered_again() -> None:
+    """It was forgotten here alone."""
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    neighbour.send(restored(b"t", b"x", sequence=7, restored=False))
+    assert client.payloads() == [b"x"]
+    world.node.retained.clear()
+    neighbour.send(restored(b"t", b"x", sequence=7))
+    assert client.payloads() == []
+    assert len(world.node.retained) == 1
+
+
+@pytest.mark.parametrize("sequence", [0, 7])
+def test_deletions_and_what_expired(sequence: int) -> None:
+    world, neighbour = pair()
+    client = world.connect("c")
+    for topic in ("gone", "expired"):
+        client.publish(topic, b"x", 1, retain=True)
+    client.subscribe("#", qos=1)
+    client.take()
+    world.advance(1.0)
+    # A deletion is news where there was something to delete; that time has passed is none.
+    neighbour.send(restored(b"gone", b"", 900, sequence=sequence), restored(b"never", b"", 900, sequence=sequence))
+    neighbour.send(restored(b"expired", b"", 900, sequence=sequence, death=NOW + 950))
+    assert [(p.topic, p.payload) for p in client.take_publishes()] == [("gone", b"")]
+    assert len(world.node.retained) == 0
+    assert world.node.retained.tombstones == 3
+
+
+def test_the_time_that_is_left() -> None:
+    world, neighbour = pair()
+    neighbour.send(restored(b"t", b"x", 5, properties=b"\x02" + (30).to_bytes(4, "big"), death=NOW + 30_000))
+    world.advance(10.0)
+    other = Neighbour(world, 0)
+    other.child()
+    other.send(ping((FETCH, b"\x0c" + place_of(b"t"))))
+    steps(world)
+    (sent,) = publishes(other)
+    assert sent.properties is not None
+    assert 19 <= sent.properties[Property.MESSAGE_EXPIRY_INTERVAL] <= 20
+    world.advance(21.0)
+    assert len(world.node.retained) == 0
+    other.send(ping((FETCH, b"\x0c" + place_of(b"t"))))
+    steps(world)
+    assert [packet.payload for packet in publishes(other)] == [b""]
+
+
+def test_topics_that_begin_with_dollar_stay() -> None:
+    world, neighbour = pair()
+    node = world.node
+    before = node.retained.digests.whole
+    node.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None))
+    neighbour.send(restored(b"$SYS/broker/y", b"2"), restored(b"$SYS/broker/z", b"2", restored=False, sequence=2))
+    assert [topic for topic, _ in node.retained.items()] == ["$SYS/broker/x"]
+    assert node.retained.digests.whole == before
+    assert neighbour.messages() == []
+
+
+def test_rules_hold_for_what_is_restored() -> None:
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    world.node.set_access(Access(rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n")), world.now)
+    neighbour.send(restored(b"secret/t", b"x"), restored(b"open/t", b"y", sequence=2))
+    assert client.payloads() == [b"y"]
+    assert len(world.node.retained) == 2
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def test_equal_stores_cost_one_record() -> None:
+    world, neighbour = pair()
+    neighbour.send(ping((DIGEST, world.node.retained.digests.whole.to_bytes(8, "big"))))
+    steps(world, 5)
+    assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
+    world.advance(limits.RETAINED_CHECK)
+    assert len([kind for kind, _ in neighbour.control() if kind == DIGEST]) == 1
+
+
+def test_the_lower_id_begins() -> None:
+    world, neighbour = pair()  # the neighbour's is lower than "mmmmmmmm"
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    neighbour.send(ping((DIGEST, b"\0" * 8)))
+    steps(world)
+    assert neighbour.records(DIGEST) == [world.node.retained.digests.whole.to_bytes(8, "big")]
+    world = lone(id=b"\0" * 7 + b"\1")
+    neighbour = Neighbour(world, 2)
+    neighbour.child()
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    neighbour.send(ping((DIGEST, b"\0" * 8)))
+    steps(world)
+    (body,) = neighbour.records(PARTS)
+    ((full, prefix, digests),) = decode_parts(body)
+    place = place_of(b"t")
+    assert (full, prefix, digests) == (False, b"", {place[0]: world.node.retained.digests.whole})
+
+
+def test_parts_and_leaves_that_differ() -> None:
+    world, neighbour = pair()
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    place = place_of(b"t")
+    missing = (place[0] + 1) % 256
+    neighbour.send(ping((PARTS, part((b"", {place[0]: 1, missing: 2})))))
+    steps(world)
+    records = dict(neighbour.control())
+    ((_, prefix, digests),) = decode_parts(records[PARTS])
+    assert (prefix, digests) == (place[:1], {place[1]: world.node.retained.digests.whole})
+    assert records[FETCH] == bytes((1, missing))
+    neighbour.send(ping((PARTS, part((place[:1], {place[1]: 3})))))
+    steps(world)
+    ((_, prefix, marks),) = decode_list(neighbour.records(LIST)[0])
+    assert prefix == place[:2]
+    assert list(marks) == [place]
+    for absent in (part((b"", {})), part((place[:1], {}))):
+        neighbour.send(ping((PARTS, absent)))
+        steps(world)
+        assert neighbour.messages() == [b"x"]
+        neighbour.send(ping((PARTS, part((b"", {}), full=True))))
+        steps(world)
+        assert neighbour.messages() == []
+
+
+def test_lists() -> None:
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.publish("t", b"x", 1, retain=True)
+    neighbour.take()
+    for entries, full, sent, asked in (
+        ((), False, [b"x"], []),
+        ((), True, [], []),
+        ((entry(b"t", -5),), True, [b"x"], []),
+        ((entry(b"t", 10_000),), False, [], [b"\x0c" + place_of(b"t")]),
+        ((entry(b"t", 10_000, dead=True),), False, [], [b"\x0c" + place_of(b"t")]),
+    ):
+        neighbour.send(ping((LIST, leaf(b"t", *entries, full=full))))
+        steps(world)
+        got = neighbour.take()
+        packets = [decode_packet(first, body, 5) for first, body in got if first >> 4 == 3]
+        assert [packet.payload for packet in packets if isinstance(packet, Publish)] == sent
+        assert [body[12:] for first, body in got if first == 0xC0 and body[8:9] == bytes((FETCH,))] == asked
+    age = int(limits.TOMBSTONE_AGE * 1000)
+    neighbour.send(ping((LIST, leaf(b"u", entry(b"u", -age, dead=True)))))
+    steps(world)
+    assert neighbour.records(FETCH) == []  # forgotten by everybody
+
+
+def test_who_is_full_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_RETAINED", 1)
+    world, neighbour = pair()
+    neighbour.send(restored(b"a", b"x"), restored(b"b", b"x", sequence=2))
+    assert world.counters.retained_refused == 1
+    neighbour.send(ping((LIST, leaf(b"c", entry(b"c")))), ping((PARTS, part((b"", {place_of(b"c")[0]: 1})))))
+    steps(world)
+    assert neighbour.records(FETCH) == []
+    neighbour.send(ping((PARTS, part((b"", {place_of(b"a")[0]: 1})))))
+    steps(world)
+    assert [full for full, _, _ in decode_parts(neighbour.records(PARTS)[0])] == [True]
+    world.advance(limits.RETAINED_AGAIN)
+    neighbour.take()
+    neighbour.send(ping((LIST, leaf(b"c", entry(b"c")))))
+    steps(world)
+    assert neighbour.records(FETCH) == [b"\x0c" + place_of(b"c")]
+
+
+def test_a_broker_that_retains_nothing_takes_no_part() -> None:
+    world, neighbour = pair(retain_available=False)
+    client = world.connect("c")
+    client.subscribe("#")
+    neighbour.send(restored(b"t", b"x"), restored(b"t", b"y", sequence=2, restored=False))
+    neighbour.send(ping((DIGEST, b"\1" * 8), (PARTS, part((b"", {1: 1}))), (FETCH, b"\1\0")))
+    world.advance(limits.RETAINED_CHECK + 1.0)
+    assert client.payloads() == [b"y"]
+    assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
+    assert len(world.node.retained) == 0
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def fill(world: World, count: int) -> None:
+    for number in range(count):
+        world.node.publish(Message(b"fill/%d" % number, b"x", 0, True, b"", None, None))
+    world.settle()
+
+
+def test_work_is_done_in_steps() -> None:
+    world, neighbour = pair()
+    fill(world, 3 * limits.RETAINED_ITEMS)
+    neighbour.take()
+    neighbour.send(ping((PARTS, part((b"", {})))))
+    for number in range(3):
+        world.advance(limits.RETAINED_PACE if number else 0.0)
+        assert len(neighbour.messages()) == limits.RETAINED_ITEMS
+    world.advance(1.0)
+    assert neighbour.messages() == []
+
+
+def test_a_slow_neighbour_is_not_pushed() -> None:
+    world, neighbour = pair()
+    fill(world, 100)
+    neighbour.take()
+    neighbour.transport.capacity = 100
+    neighbour.send(ping((PARTS, part((b"", {})))))
+    world.advance(1.0)
+    first = len(neighbour.messages())
+    fill(world, 5)  # published meanwhile: these wait
+    world.advance(1.0)
+    assert world.counters.retained_sent <= 100
+    other = Neighbour(world, 2)
+    other.child()
+    other.take()
+    waiting = len(neighbour.conn.backlog)
+    other.send(restored(b"t", b"y", 5, sequence=1))
+    assert len(neighbour.conn.backlog) == waiting  # nothing is passed on to who does not keep up
+    neighbour.transport.capacity = None
+    neighbour.conn.writable(world.now)
+    world.settle()
+    world.advance(2.0)
+    assert DIGEST in [kind for kind, _ in neighbour.control()]
+    assert first <= 100
+
+
+def test_who_asks_for_everything_again_and_again() -> None:
+    world, neighbour = pair()
+    fill(world, 1_000)
+    neighbour.take()
+    sent = world.counters.retained_sent
+    for _ in range(100):
+        if neighbour.up:
+            neighbour.send(ping((PARTS, part((b"", {}))), (FETCH, b"".join(bytes((1, n)) for n in range(256)))))
+        world.advance(0.2)
+    assert world.counters.retained_sent - sent < 4_000
+    assert world.counters.retained_dropped
+    unharmed(world)
+
+
+def test_a_leaf_that_somebody_filled_is_sent_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.retention.LISTED", 3)
+    assert LISTED * 43 < 65_536
+    world, neighbour = pair()
+    place = place_of(b"fill/0")
+    monkeypatch.setattr("broker.retained.place_of", lambda topic: place[:2] + place_of(topic)[2:])
+    monkeypatch.setattr("broker.retention.place_of", lambda topic: place[:2] + place_of(topic)[2:])
+    fill(world, 5)
+    neighbour.take()
+    neighbour.send(ping((PARTS, part((place[:1], {place[1]: 1})))))
+    steps(world)
+    assert neighbour.messages() == [b"x"] * 5
+
+
+BAD = {
+    "PARTS truncated": (PARTS, b"\0" * 32),
+    "PARTS without digests": (PARTS, b"\0" + b"\xff" * 32),
+    "PARTS of a leaf": (PARTS, b"\2ab" + b"\0" * 32),
+    "PARTS of nothing": (PARTS, b"\x7f"),
+    "LIST truncated": (LIST, leaf(b"t", entry(b"t"))[:-1]),
+    "LIST of a part": (LIST, b"\1a\0\0\0"),
+    "LIST header": (LIST, b"\2a"),
+    "LIST of the same leaf": (LIST, leaf(b"t") + leaf(b"t")),
+    "LIST with a stranger": (LIST, leaf(b"t", entry(b"u"))),
+    "LIST with a time": (LIST, leaf(b"t", place_of(b"t") + b"\xff" * 31)),
+    "LIST too large": (LIST, leaf(b"t", *[entry(b"t")] * 1600)),
+    "FETCH truncated": (FETCH, b"\x0cabc"),
+    "FETCH of everything": (FETCH, b"\0"),
+    "FETCH of three": (FETCH, b"\3abc"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_garbage_costs_the_link(name: str) -> None:
+    world, neighbour = pair()
+    neighbour.send(ping(BAD[name]))
+    assert not neighbour.up
+    assert world.counters.link_garbage == 1
+    unharmed(world)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        restored(b"t/#", b"x"),
+        restored(b"t", b"x", key=b"!" * 16),
+        restored(b"t", b"x", sequence=LAST),
+        message(b"t", b"x", first=0x33, properties=encode_stamp(Stamp((1 << 64) - 1, 0))),
+        restored(b"t", b"x", properties=b"\x0b\x01"),
+    ],
+)
+def test_bad_messages_cost_the_link(bad: bytes) -> None:
+    world, neighbour = pair()
+    neighbour.send(bad)
+    assert not neighbour.up
+    assert len(world.node.retained) == 0
+    unharmed(world)
+
+
+def test_a_message_in_our_own_name() -> None:
+    """It is kept if it wins, as by a broker that got it back; nobody here is told, and the numbers stay ours."""
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    neighbour.send(restored(b"t", b"x", 5, key=origin_key(OWN, 1_000), sequence=9_999))
+    assert client.payloads() == []
+    client.publish("u", b"y", 1)
+    assert world.node.relay.own.top < 100
+
+
+def test_nothing_is_said_before_the_link_is_live() -> None:
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    world.connect("c").publish("t", b"x", 1, retain=True)
+    neighbour.send(ping((DIGEST, b"\0" * 8), (PARTS, part((b"", {}))), (LIST, leaf(b"t")), (FETCH, b"\x0c" + place_of(b"t"))))
+    steps(world, 3)
+    got = neighbour.take()
+    assert not [body for first, body in got if first >> 4 == 3]
+    assert bid(1) in world.node.federation.links
