@@ -82,7 +82,7 @@ class Interest:
             wanted = self.brokers_wanting(topic)
             via = self._federation.listings.directory.via
             ways = {via(broker_id) for broker_id in wanted}
-            route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in ways)]
+            route.links = [k for k in node.forwarding if not k.selective or k.blind or (k.peer is not None and k.peer.id in ways)]
             route.generation = self.generation
         return route.links
 
@@ -94,7 +94,7 @@ class Interest:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic."""
         via = self._federation.listings.directory.via
         peer = link.peer
-        if not link.selective or peer is None:
+        if not link.selective or peer is None or not self._federation.listings.complete(link):
             return lambda topic: True
         return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))
 

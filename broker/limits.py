@@ -83,7 +83,7 @@ RETAINED_CHECK = 60.0
 """s between two comparisons of the retained messages with a neighbour in the tree when nothing has happened: 30 bytes each."""
 
 RETAINED_PACE = 0.01
-RETAINED_ITEMS = 400
+RETAINED_ITEMS = 200
 RETAINED_BYTES = 256 * 1024
 RETAINED_RECORDS = 2048
 """s between two steps of a comparison with one neighbour, and what one step sends: messages, bytes of these, bytes of records. A

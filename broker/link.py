@@ -51,6 +51,7 @@ class Link:
         "address",
         "asked",
         "behind",
+        "blind",
         "conn",
         "dialled",
         "federation",
@@ -89,6 +90,7 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
         self.version = 0  # of the link protocol, known with the peer
+        self.blind = False  # in the live stream before it was known what is wanted behind it: everything goes there
         self.upto: dict[bytes, tuple[int, int]] = {}  # how far the neighbour knows that it has all that it wanted
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here

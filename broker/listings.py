@@ -181,7 +181,10 @@ class Listings:
     # ---------------------------------------------------------------- records
 
     def _directory_received(self, link: Link, body: bytes, now: float) -> None:
-        if link.peer is None or self._links.get(link.peer.id) is not link:
+        if link.peer is None or link.state != "up":
+            return
+        self._links.setdefault(link.peer.id, link)
+        if self._links[link.peer.id] is not link:
             return
         try:
             self.directory.received(link.peer.id, body)

@@ -212,6 +212,7 @@ class Moving:
         if others is None:
             others = self.known[client_id] = {}
         others[broker_id] = known
+        self._federation.retention.clock.merge(known.stamp, self._node.now)
         given = self._given.get(client_id)
         if given is not None and given[0] == broker_id and known.stamp >= given[1]:
             self._forget_given(client_id, given)

@@ -143,6 +143,10 @@ class Repair:
 
     def proceed(self, now: float) -> None:
         """Go on with what waited for the directory."""
+        for link in self.node.forwarding:
+            if link.blind and self.federation.listings.complete(link):
+                link.blind = False
+                self.federation.interest.generation += 1
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
@@ -159,6 +163,7 @@ class Repair:
         assert link.seen is not None
         self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
         if link.selective:
+            link.blind = not self.federation.listings.complete(link)
             link.upto.clear()
             self.send_upto(link, joins=True)
         link.seen = None

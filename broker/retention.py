@@ -164,13 +164,14 @@ class Retention:
         self.node.counters.retained_restored += 1
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
-        recent = message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000
-        if sequence and (window is not None or recent):  # an origin that is in no log any more need not be met
+        if sequence and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000:
             new = relay.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
                 message.stamp = message.stamp._replace(restored=False)
                 relay.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now))
+        elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
+            fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is Change.NEW and not gone:
             self.node.fanout.publish(message)

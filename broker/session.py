@@ -363,6 +363,8 @@ class Session:
         queue = self.queue
         now = self.node.now
         while queue and len(self.inflight) < self.receive_maximum:
+            if len(queue) > 1 and not self.checked and self._pump_plain():
+                continue
             outgoing = queue.popleft()
             self.queued_bytes -= size_of(outgoing.message)
             if type(outgoing) is Repeat:
@@ -377,6 +379,35 @@ class Session:
             if len(queue) < limits.HOLD_QUEUED // 2 and not conn.backlog:
                 conn.stalled = False
                 self.node.release_publishers(conn)
+
+    def _pump_plain(self) -> bool:
+        """Send what needs nothing but a number from the head of the queue, as bytes; False when there is none."""
+        queue, inflight, version = self.queue, self.inflight, self.version
+        first = self.next_packet_id % 65535 + 1
+        numbers = range(first, first + min(len(queue), self.receive_maximum - len(inflight), 65536 - first))
+        if not inflight.keys().isdisjoint(numbers):
+            return False
+        packets: list[bytes] = []
+        size = 0
+        for number in numbers:
+            outgoing = queue[0]
+            message = outgoing.message
+            if type(outgoing) is not Outgoing or outgoing.ids or outgoing.retain or message.expires_at is not None:
+                break
+            queue.popleft()
+            size += len(message.payload) + len(message.topic) + len(message.properties)
+            head, tail = message.halves(version, outgoing.qos, False)
+            inflight[number] = packet = b"%b%b%b" % (head, PACKET_IDS[number], tail)
+            packets.append(packet)
+        if not packets:
+            return False
+        self.queued_bytes -= size
+        self.next_packet_id = first + len(packets) - 1
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox += packets
+        self.node.counters.delivered += len(packets)
+        return True
 
     # ---------------------------------------------------------------- acknowledgements
 

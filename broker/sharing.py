@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.choice import Choice
-from broker.fanout import both
+from broker.fanout import topic_of
 from broker.listings import GROUP
 from broker.message import Message
-from routing.share import HERE, Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
+from routing.share import Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
 from routing.topics import SHARE_PREFIX, split_shared
 from routing.trie import SubscriptionTrie
 
@@ -40,7 +40,7 @@ class Sharing:
         self._own = federation.own.id
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
-        self._cut: dict[bytes, set[bytes]] = {}  # broker that cannot be reached -> marks of its groups
+        self._cut: dict[bytes, tuple[float, set[bytes]]] = {}  # broker that cannot be reached -> until when (s), its marks
         federation.listings.watch(GROUP, self._posted)
         federation.listings.on_way.append(self._way_changed)
 
@@ -94,42 +94,187 @@ class Sharing:
             except ValueError:
                 self._federation.count("groups_refused")
                 return
-            pool = self._pools[mark] = Pool(mark, topic_filter)
+            pool = self._pools[mark] = Pool(mark, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
             self._node.fanout.invalidate(topic_filter)
         standing = pool.brokers.get(broker_id)
         if standing is None:
-            standing = pool.brokers[broker_id] = Standing(broker_id, 0)
+            standing = pool.brokers[broker_id] = Standing(broker_id)
         standing.weight = decode_standing(value)
-        standing.cut_at = None
-
-    def _cut_off(self, broker_id: bytes, mark: bytes) -> None:
-        pool = self._pools.get(mark)
-        if pool is not None and broker_id in pool.brokers:
-            pool.brokers[broker_id].cut_at = self._node.now
-            self._cut.setdefault(broker_id, set()).add(mark)
+        standing.cut = False
 
     def _remove(self, broker_id: bytes, mark: bytes) -> None:
         pool = self._pools.get(mark)
         if pool is not None and pool.brokers.pop(broker_id, None) is not None and not pool.brokers:
             del self._pools[mark]
-            group = next(g for g, p in self._named(pool.filter) if p is pool)
-            self._trie.remove(pool.filter, group)
+            self._trie.remove(pool.filter, pool.group)
             self._node.fanout.invalidate(pool.filter)
 
+    def _cut_off(self, broker_id: bytes, mark: bytes) -> None:
+        pool = self._pools.get(mark)
+        if pool is not None and broker_id in pool.brokers:
+            pool.brokers[broker_id].cut = True
+            _, marks = self._cut.setdefault(broker_id, (self._node.now + limits.LOG_AGE, set()))
+            marks.add(mark)
+
     def _way_changed(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
-        """A broker that is back has told all its groups again: it has no others any more."""
-        if via is not None:
-            self._forget(broker_id)
+        if via is not None and broker_id in self._cut:
+            self._forget(broker_id)  # it is back and has told all its groups again
 
     def _forget(self, broker_id: bytes) -> None:
-        for mark in self._cut.pop(broker_id, ()):
+        """Forget what is known of a broker from before it was cut off."""
+        for mark in self._cut.pop(broker_id)[1]:
             pool = self._pools.get(mark)
-            standing = None if pool is None else pool.brokers.get(broker_id)
-            if standing is not None and standing.cut_at is not None:
+            if pool is not None and broker_id in pool.brokers and pool.brokers[broker_id].cut:
                 self._remove(broker_id, mark)
 
     def tick(self, now: float) -> None:
-        """Forget the groups of brokers that are cut off for longer than logs last."""
-        for broker_id, marks in list(self._cut.items()):
-            since = [self._pools[m].brokers[broker_id].cut_at for m in marks if broker_id in getattr(self._pools.get(m), "brokers", ())]
+        """Forget brokers that are cut off for longer than logs last: nothing that waits for them is left."""
+        if self._cut:
+            for broker_id in [b for b, (until, _) in self._cut.items() if until <= now]:
+                self._forget(broker_id)
+
+    def matching(self, topic: str, groups: list[SharedGroup]) -> list[tuple[Pool, SharedGroup | None]]:
+        """Return the groups for a topic that other brokers have members of, each with that of the same name here."""
+        if not self._pools or topic.startswith("$"):
+            return []
+        here = {group.mark: group for group in groups}
+        return [(pool, here.get(pool.mark)) for pool in self._trie.match(topic)]
+
+    # ---------------------------------------------------------------- published here
+
+    def publish(self, route: Route, message: Message) -> None:
+        """Deliver and pass on what is published here."""
+        groups, choice = self._choose(route)
+        fanout = self._node.fanout
+        fanout.publish_along(route, message, groups)
+        if route.forward and self._node.federated:
+            self._node.relay.forward(message, choice)
+
+    def publish_run(
+        self, route: Route, chunk: bytes, prefix: int, size: int, version: int, properties: bytes, sender: Session
+    ) -> None:
+        """The same of a run of QoS 0 packets (see `Fanout.run`): one by one, unless members here get all of it."""
+        node = self._node
+        if not properties and all(self._best(group, route.permitted) is Own.READY for _, group in route.elsewhere):
+            node.fanout.run(route, chunk, prefix, size, version, sender)
+            if route.forward and node.federated:
+                node.relay.forward_run(chunk, prefix, size, version)
+            return
+        topic = topic_of(chunk)
+        for at in range(0, len(chunk), size):
+            self.publish(route, Message(topic, chunk[at + prefix : at + size], 0, False, properties, None, sender))
+
+    def _choose(self, route: Route) -> tuple[list[SharedGroup], Choice | None]:
+        """Return which groups get a message from their members here, and what other brokers are told."""
+        groups = route.shared
+        entries: list[tuple[bytes, bytes]] = []
+        if self._node.federated:
+            for pool, group in route.elsewhere:
+                chosen = pool.choose(self._best(group, route.permitted))
+                if not chosen:  # here, or nobody
+                    continue
+                if group is not None:
+                    groups = [g for g in groups if g is not group]
+                if len(entries) < limits.MAX_CHOICES:
+                    entries.append((chosen, pool.mark))
+                    self._node.counters.shared_elsewhere += 1
+                else:
+                    self._node.counters.shared_undelivered += 1
+        return groups, Choice(entries) if entries else None
+
+    def _best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
+        """How the best of a group's members here is, of those that are allowed (None: all)."""
+        best = Own.NONE
+        if group is not None:
+            for member in group.members.values():
+                session = member.session
+                if allowed is not None and session not in allowed:
+                    continue
+                if session.conn is None:
+                    best = max(best, Own.AWAY)
+                elif session.conn.backlog or len(session.queue) >= limits.SHARE_QUEUED:
+                    best = Own.BUSY
+                else:
+                    return Own.READY
+        return best
+
+    # ---------------------------------------------------------------- received
+
+    def received(self, message: Message, choice: Choice, *, ours: bool, ordinary: bool) -> None:
+        """Deliver a message from a link with what it says of groups. `ours`: groups named here get it; `ordinary`: so do
+        ordinary subscriptions, if it is for them."""
+        fanout = self._node.fanout
+        route = fanout.route(message.topic)
+        message.choice = choice
+        groups: list[SharedGroup] = []
+        marks = {mark for broker_id, mark in choice.entries if broker_id == self._own} if ours else set()
+        if marks:
+            if choice.retain:
+                message = Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
+                message.choice = choice
+            for group in route.shared:
+                if group.mark in marks:
+                    marks.discard(group.mark)
+                    if self.stays(group, message, route.permitted):
+                        groups.append(group)
+            for mark in marks:
+                self.pass_on(mark, message)
+        if ordinary and not choice.passed:
+            fanout.publish_along(route, message, groups)
+        elif groups:
+            fanout.publish_along(route, message, groups, only=True)
+
+    def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None) -> bool:
+        """Whether a group's members here get a message that was given to them; else it has been passed on, as they are away or
+        gone and others are connected."""
+        pool = self._pools.get(group.mark)
+        if pool is None or not message.qos or self._best(group, allowed) > Own.AWAY:
+            return True
+        visited = _visited(message)
+        there = (s for s in pool.brokers.values() if s.weight and not s.cut and s.id not in visited)
+        if len(visited) >= limits.MAX_PASSES or not any(there):
+            return True
+        self.pass_on(group.mark, message)
+        return False
+
+    def pass_on(self, mark: bytes, message: Message) -> None:
+        """Give a message for a group that has no member here, or none that may have it, to another broker."""
+        node = self._node
+        pool = self._pools.get(mark)
+        visited = (*_visited(message), self._own)
+        target = None
+        if pool is not None and message.qos and len(visited) <= limits.MAX_PASSES and node.federated:
+            target = pool.choose(Own.NONE, visited)
+        if target is None:
+            node.counters.shared_undelivered += 1
+            return
+        node.counters.shared_passed_on += 1
+        copy = Message(message.topic, message.payload, message.qos, False, message.properties, message.expires_at, None)
+        choice = Choice([(target, mark)], passed=True, retain=message.retain, visited=visited)
+        node.relay.forward(copy, choice)
+
+    # ---------------------------------------------------------------- ways
+
+    def links(self, choice: Choice, links: list[Link]) -> list[Link]:
+        """Return the links in the live stream that a message takes: those of its topic, and those to the brokers chosen."""
+        if not self._federation.interest.selective:
+            return links
+        found = [link for link in self._node.forwarding if not link.selective] if choice.passed else list(links)
+        for broker_id, _ in choice.entries:
+            link = self._federation.listings.link_to(broker_id)
+            if link is not None and link.live and link not in found:
+                found.append(link)
+        return found
+
+    def chosen_behind(self, link: Link, entry: Entry) -> bool:
+        """Whether a message in the log names a broker behind a link."""
+        choice = entry.choice
+        link_to = self._federation.listings.link_to
+        return choice is not None and any(link_to(broker_id) is link for broker_id, _ in choice.entries)
+
+
+def _visited(message: Message) -> tuple[bytes, ...]:
+    """Return the brokers that had a message before this one and could not deliver it to a group."""
+    choice: Choice | None = getattr(message, "choice", None)
+    return () if choice is None else choice.visited

@@ -32,7 +32,10 @@ PART = 60_000
 """bytes of a listing that go into one message, so that others get in between."""
 
 NEIGHBOUR = b"n"
-"""First byte of the keys that name a neighbour in the tree; the value says which state of its listing we knew then (12 bytes)."""
+"""First byte of the keys that name a neighbour in the tree. Value: UP and the state of its listing that we knew then; or DOWN and
+the state of ours that said so first (12 bytes: boot, version)."""
+
+UP, DOWN = b"\1", b"\0"
 
 STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
@@ -170,22 +173,24 @@ class Directory:
 
     def neighbour_up(self, peer: bytes) -> None:
         """A link to a neighbour is part of the tree now."""
-        if peer not in self._neighbours:
-            self._neighbours[peer] = _Neighbour()
-            self._messages.append((peer, bytes((ASK_ALL,))))  # it answers when the link is part of the tree there, too
+        if not (neighbour := self._neighbours.setdefault(peer, _Neighbour())).synchronised:
+            self._messages.append((peer, bytes((ASK_ALL,))))
+            neighbour.differs = 0
 
     def neighbour_ready(self, peer: bytes) -> None:
         """The neighbour gets what goes over the tree: those behind it can be reached."""
         if peer in self._neighbours:
             listing = self.listings.get(peer)
-            self.post(NEIGHBOUR + peer, listing.stamp()[8:] if listing is not None else bytes(12))
+            self.post(NEIGHBOUR + peer, UP + (listing.stamp()[8:] if listing is not None else bytes(12)))
             self.flush()
             self._find_ways()
 
     def neighbour_down(self, peer: bytes) -> None:
         """The link is not part of the tree any more."""
         if self._neighbours.pop(peer, None) is not None:
-            self.withdraw(NEIGHBOUR + peer)
+            if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP:
+                self.flush()
+                self.post(NEIGHBOUR + peer, DOWN + _stamp(b"", self.own.boot, self.own.version + 1))
             self.flush()
             self._find_ways()
 
@@ -212,12 +217,15 @@ class Directory:
         Raises:
             DirectoryError: it cannot be read.
         """
-        neighbour = self._neighbours.get(peer)
-        if neighbour is None:
-            return  # the link left the tree here already
         if not message:
             raise DirectoryError("empty message")
         kind, body = message[0], message[1:]
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None:
+            if kind != ASK_ALL:
+                return  # the link left the tree here already
+            # The link is part of the tree there already; what is wanted here has to be known there before anything is sent.
+            neighbour = self._neighbours[peer] = _Neighbour()
         if kind in (STAMPS, ALL):
             self._stamps(peer, neighbour, body)
             neighbour.synchronised |= kind == ALL
@@ -239,8 +247,6 @@ class Directory:
             self.flush()
             known = [listing.stamp() for listing in (self.own, *self.listings.values()) if listing.version]
             self._messages.append((peer, bytes((ALL,)) + b"".join(known)))
-            if not neighbour.synchronised:
-                self._messages.append((peer, bytes((ASK_ALL,))))  # what we had asked may have come too early
         if self._moved:
             self._find_ways()
 
@@ -377,10 +383,10 @@ class Directory:
 
     def _joined(self, one: Listing, other: Listing) -> bool:
         """Whether both are neighbours as they say now. Who has not heard of it yet has not denied it."""
-        mine, theirs = one.entries.get(NEIGHBOUR + other.id), other.entries.get(NEIGHBOUR + one.id)
-        if mine is None:
-            return theirs is not None and one.stamp()[8:] <= theirs
-        return theirs is not None or other.stamp()[8:] <= mine
+        mine, theirs = one.entries.get(NEIGHBOUR + other.id, b""), other.entries.get(NEIGHBOUR + one.id, b"")
+        if mine[:1] == UP:
+            return theirs[:1] == UP or _not_denied(mine[1:], theirs, other)
+        return theirs[:1] == UP and _not_denied(theirs[1:], mine, one)
 
     def _find_ways(self) -> None:
         """Find the neighbour that leads to each broker, nearest first."""
@@ -388,7 +394,7 @@ class Directory:
         ways: dict[bytes, bytes] = {}
         edge: list[Listing] = []
         for peer in self._neighbours:
-            listing = self.listings.get(peer) if NEIGHBOUR + peer in self.own.entries else None
+            listing = self.listings.get(peer) if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP else None
             if listing is not None and listing.version and self._joined(self.own, listing):
                 ways[peer] = peer
                 edge.append(listing)
@@ -417,6 +423,14 @@ class Directory:
                 del self.listings[broker_id]
                 return
         raise DirectoryError("more brokers than a federation may have")
+
+
+def _not_denied(known: bytes, said: bytes, other: Listing) -> bool:
+    """Whether what another broker says of a neighbour (nothing, or DOWN) is older than the state of it that the neighbour knew when
+    it said UP."""
+    if not said:
+        return known[:4] == other.boot.to_bytes(4, "big")
+    return known >= said[1:]
 
 
 def _stamp(broker_id: bytes, boot: int, version: int) -> bytes:

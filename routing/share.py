@@ -33,22 +33,23 @@ class Own(IntEnum):
 class Standing:
     """What another broker tells of its members of one group."""
 
-    __slots__ = ("credit", "cut_at", "id", "weight")
+    __slots__ = ("credit", "cut", "id", "weight")
 
-    def __init__(self, broker_id: bytes, weight: int) -> None:
+    def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
-        self.weight = weight  # connected members, roughly; 0: all are away
+        self.weight = 0  # connected members, roughly; 0: all are away
         self.credit = 0  # of turns
-        self.cut_at: float | None = None  # s, since when the broker cannot be reached
+        self.cut = False  # the broker cannot be reached
 
 
 class Pool:
     """One group and filter that other brokers have members of, and these brokers."""
 
-    __slots__ = ("brokers", "filter", "mark")
+    __slots__ = ("brokers", "filter", "group", "mark")
 
-    def __init__(self, mark: bytes, topic_filter: str) -> None:
+    def __init__(self, mark: bytes, group: str, topic_filter: str) -> None:
         self.mark = mark
+        self.group = group
         self.filter = topic_filter
         self.brokers: dict[bytes, Standing] = {}
 
@@ -61,7 +62,7 @@ class Pool:
         if own is Own.READY:
             return HERE
         there = [standing for standing in self.brokers.values() if standing.id not in skip]
-        reachable = [standing for standing in there if standing.cut_at is None]
+        reachable = [standing for standing in there if not standing.cut]
         connected = [standing for standing in reachable if standing.weight]
         if connected:
             return _turn(connected)

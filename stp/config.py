@@ -33,6 +33,9 @@ class TreeConfig:
     bpdus_per_s: float = 100.0
     """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes more often is told in one. A
     neighbour that changes its mind all the time must not keep the whole federation busy."""
+    retired_cost_us: int = 600_000_000
+    """What a broker that is going to leave adds to the cost of the way through it (microseconds): more than any way around it
+    costs, and so little that several in a row stay below the dearest path that is believed."""
     changes_burst: int = 256
     changes_per_s: float = 20.0
     """Topology changes that are taken from one neighbour, at once and for long; X."""

@@ -24,6 +24,7 @@ from stp.config import TreeConfig
 from stp.ports import Port
 from stp.transmit import Transmission
 from stp.vector import (
+    MAX_COST_US,
     Identity,
     RootVector,
     address_key,
@@ -45,7 +46,7 @@ class Tree:
 
     __slots__ = (
         "_bump_at", "_bumped_at", "_changes", "_changes_out", "_claims", "_deadline", "_forgiven", "_now", "_out", "_own_key",
-        "_own_seq", "_own_vector", "_refresh_at", "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch",
+        "_own_seq", "_own_vector", "_refresh_at", "_retired_us", "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch",
         "hops", "own", "path_cost_us", "ports", "root", "root_seq",
     )  # fmt: skip
 
@@ -74,6 +75,7 @@ class Tree:
         self._settled_at = now + 2 * config.hello_s
         self._deadline = min(self._refresh_at, self._sweep_at)
         self._forgiven = False
+        self._retired_us = 0
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -103,6 +105,11 @@ class Tree:
         silent = self._now - self.config.max_age_s
         return all(port.agrees(self.root) for port in self.ports.values() if port.heard_at >= silent)
 
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nobody's messages pass through this broker: it has no link in the tree but the one to its parent."""
+        return not any(port.forwarding for port in self.ports.values() if port is not self._claims.parent)
+
     # ---- what happens to it ----------------------------------------------------------------------
 
     def port_up(self, peer: Identity, capability: float, now: float) -> None:
@@ -127,6 +134,20 @@ class Tree:
         self._wake(now)
         if peer_id in self.ports:
             self._drop_port(peer_id, now, failed)
+
+    def retire(self, now: float) -> None:
+        """This broker is going to leave: be root no longer where there is another one, and nobody's parent where there is another
+        way. While the neighbours turn to others, everything goes on."""
+        self._wake(now)
+        self._tenths = 0
+        self._own_vector = RootVector.of(self.own, 0.0)
+        self._retired_us = self.config.retired_cost_us
+        if self._claims.parent is not None:
+            self._follow(self._claims.parent, now)
+        else:
+            self.root = self._own_vector
+            self._bump(now)
+            self._reselect(now)
 
     def bpdu_received(self, peer_id: bytes, bpdu: Bpdu, now: float) -> bool:
         """A neighbour's BPDU, in the order of sending. False if it was ignored because there is no such port."""
@@ -243,7 +264,11 @@ class Tree:
         )
         if port is self._claims.parent:
             if self._claims.usable(port, now) and same_root(bpdu.root, self.root):
-                self._follow(port, now)
+                if bpdu.root.tenths == self.root.tenths:
+                    self._follow(port, now)
+                else:  # it has retired
+                    self.root = bpdu.root
+                    self._reselect(now)
             else:
                 self._reselect(now)
         elif outdated:
@@ -268,7 +293,7 @@ class Tree:
             self._follow(port, now)  # the parent hangs: others have heard of the root for three hellos
             return
         port.resample()
-        cost = bpdu.path_cost_us + port.link_cost_us
+        cost = self._cost(bpdu, port)
         if now < self._settled_at:  # the root is new and the tree still forming: take the best path at once
             if port.rank(cost) < parent.rank(self.path_cost_us):
                 self._follow(port, now)
@@ -318,7 +343,7 @@ class Tree:
         new_root = not same_root(bpdu.root, self.root)
         if moved or new_root or bpdu.seq != self.root_seq:
             port.resample()  # costs stand still under one seq
-        cost = bpdu.path_cost_us + port.link_cost_us
+        cost = self._cost(bpdu, port)
         hops = min(_MAX_HOPS, bpdu.hops + 1)
         news = moved or new_root or bpdu.seq != self.root_seq or cost != self.path_cost_us or hops != self.hops
         roles = moved or new_root or cost != self.path_cost_us
@@ -333,6 +358,9 @@ class Tree:
             self._announce_all(now)
         if roles:
             self._update_ports(now)
+
+    def _cost(self, bpdu: Bpdu, port: Port) -> int:
+        return min(MAX_COST_US, bpdu.path_cost_us + port.link_cost_us + self._retired_us)
 
     def _become_root(self, now: float) -> None:
         self._claims.parent, self.root = None, self._own_vector

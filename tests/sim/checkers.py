@@ -291,13 +291,13 @@ class Messages:
             if (
                 interest.qos
                 and interest.since < sent.at
-                and interest.epoch == client.epoch
-                and self._lives(interest.life)
+                and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
+                and all(self._lives(life) for life in client.holders)
                 and matches(interest.filter, sent.topic)
                 and not (interest.no_local and sent.client is client)
             ):
-                met = self.meetings.since(sent.life, interest.life)
-                if met is not None and met < sent.at:
+                met = [self.meetings.since(sent.life, life) for life in (interest.life, *client.holders)]
+                if all(since is not None and since < sent.at for since in met):
                     return interest
         return None
 
@@ -361,3 +361,12 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
             who = [other.index for other in group if other is not host and found.get(other.id) != expected[other.id]]
             faults.append(("directory", f"b{host.index} does not know what {who} have posted, {len(found)} are reachable"))
     return faults
+
+
+def session_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
+    """Every client id has one session in a component."""
+    where: dict[str, list[str]] = defaultdict(list)
+    for host in group:
+        for client_id, session in host.running.sessions.items():
+            where[client_id].append(f"{host.name} ({'connected' if session.conn is not None else 'away'}, {session.stamp})")
+    return [("sessions", f"{client_id} has several: {', '.join(found)}") for client_id, found in where.items() if len(found) > 1]

@@ -130,6 +130,7 @@ class SimClient:
         self.epoch = 0  # connections
         self.session = 0  # sessions: grows when the brokers did not keep ours
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
+        self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may think that the last one was the older
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
@@ -160,6 +161,8 @@ class SimClient:
         self._end = end
         self.state = "connecting"
         self.doubt = self._doubtful()
+        if self.life[0] not in (-1, self.host.index):
+            self.world.say(f"{self.name} connects to {self.host.name}, was at b{self.life[0]}{' (doubt)' * self.doubt}")
         self.life = self.host.life
         self.epoch += 1
         self._reader = PacketReader()
@@ -184,6 +187,8 @@ class SimClient:
         """Whether the last broker is another one that is not alive any more, or out of reach of the next one."""
         if self.life == self.host.life or self.life[0] < 0:
             return self.doubt and self.state != "up"
+        if self.hasty:
+            return True
         last = self.world.hosts[self.life[0]]
         if not last.alive or last.life != self.life or last.paused or self.host.paused:
             return True
@@ -223,7 +228,7 @@ class SimClient:
     def lost(self, reason: str) -> None:
         """The connection is gone, and not by our doing."""
         if self.host.life == self.life and self.host.alive and self.life[1] not in self.host.left and not self.doubt:
-            self.errors.append(f"closed by a living broker: {reason}")
+            self.errors.append(f"closed by a living broker: {reason} ({self.epoch} at {self.world.now - self.world.started:.4f})")
         self._down(reason)
         self.world.after(self.retry, self.connect)
 

@@ -249,7 +249,7 @@ def test_crossing_twice_in_a_run_is_caught() -> None:
 def client_of(version: int = 5) -> SimClient:
     world = World(1)
     client = SimClient(world, Ledger(), "c", world.add(), version=version)
-    client.state = "connecting"
+    client.state, client.epoch = "connecting", 1
     return client
 
 

@@ -274,7 +274,7 @@ class Host:
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
-        self.node = Node(config, world.now, WALL + world.now + world.rng.uniform(-1, 1), rng, log=self._log)
+        self.node = Node(config, world.now, WALL + world.now + world.rng.uniform(-1, 1) * world.skew, rng, log=self._log)
         for watch in world.on_start:
             watch(self)
         self.do(lambda node: None, self.node)
@@ -380,6 +380,7 @@ class World:
         self.seed = seed
         self.verbose = verbose
         self.rng = random.Random(seed)
+        self.skew = 1.0  # s that clocks are wrong by at most
         self.now = 100.0
         self.started = self.now
         self.limit = self.now + until

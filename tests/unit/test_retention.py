@@ -472,3 +472,23 @@ def test_nothing_is_said_before_the_link_is_live() -> None:
     got = neighbour.take()
     assert not [body for first, body in got if first >> 4 == 3]
     assert bid(1) in world.node.federation.links
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
+    """They are delivered, unless they were, and leave nothing behind that is kept for logs."""
+    world, neighbour = pair()
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    key = origin_key(FAR, 2_000)
+    if met:
+        neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key, restored=False))
+        assert client.payloads() == [b"1"]
+    kept = len(world.node.relay.log)
+    neighbour.send(restored(b"b", b"2", -500_000, sequence=4, key=key), restored(b"c", b"3", -500_000, sequence=6, key=key))
+    assert client.payloads() == [b"2", b"3"]
+    assert len(world.node.relay.log) == kept
+    assert (key in world.node.relay.vector) is met
+    world.node.retained.clear()
+    neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key))
+    assert client.payloads() == ([] if met else [b"1"])

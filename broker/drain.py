@@ -1,0 +1,261 @@
+"""A broker that is to be stopped without anybody missing anything (`mqttree drain`; docs/decisions/0017).
+
+    CLIENTS   new clients are sent elsewhere, those that are here told to go, at a set rate
+    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients come; what stays ends
+    TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes on
+    LINKS     the neighbours say what has been there, until nothing is left that they lack
+    DONE      the driver stops the broker as at any stop
+
+Others see an entry in the directory, and send nobody here who has to go himself. Time up, or being told once more, ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.client import Client
+from broker.listings import STATE
+from broker.records import ASK_SEEN
+from broker.wire.constants import ReasonCode
+from discovery.address import is_wildcard, parse_address
+
+if TYPE_CHECKING:
+    from broker.link import Link
+    from broker.node import Node
+    from broker.origin import Vector
+    from broker.session import Session
+
+CLIENTS_AT = STATE + b"clients"
+"""Key of the entry that says where a broker's clients connect."""
+DRAINING = STATE + b"draining"
+"""Key of the entry of a broker that drains."""
+
+STEP = 0.05
+"""s between two looks."""
+
+
+@dataclass(slots=True, frozen=True)
+class DrainOptions:
+    """What may be said about a drain."""
+
+    rate: float | None = None
+    """Clients told to go a second; None: as many as it takes for all to be gone in half of the time."""
+    to: str = ""
+    """Where they go; "": to the other brokers, in turn."""
+    within: float | None = None
+    """s until the end, whatever is left; None: limits.DRAIN_TIME, and longer when the rate asks for it."""
+
+
+def read_drain(values: Mapping[str, str]) -> DrainOptions:
+    """Read rate, to and within, each of which may be missing. Raises ValueError with one clear line."""
+    unknown = values.keys() - {"rate", "to", "within"}
+    if unknown:
+        raise ValueError(f"{min(unknown)[:32]!r} is not one of rate, to, within")
+    to = ""
+    if "to" in values:
+        address = parse_address(values["to"])
+        if is_wildcard(address.host):
+            raise ValueError(f"to: {values['to']!r} is no address that a client could connect to")
+        to = str(address)
+    return DrainOptions(_number(values, "rate", 0.01, 1e6), to, _number(values, "within", 0.0, 86_400.0))
+
+
+def _number(values: Mapping[str, str], name: str, low: float, high: float) -> float | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise ValueError(f"{name}: {text[:32]!r} is not a number from {low:g} to {high:g}")
+    return number
+
+
+class Drain:
+    """One drain of a node; it begins when this is made."""
+
+    def __init__(self, node: Node, options: DrainOptions, now: float, done: Callable[[], None] = lambda: None) -> None:
+        """`done` is called when the broker can be stopped."""
+        self._node = node
+        self._federation = node.federation
+        self.state = "clients"
+        self._done = done
+        self._began = now
+        self._since = now  # in this state
+        self._turned = 0  # clients told to go
+        self._ended = 0  # sessions that ended with the broker, and the messages that waited for them
+        self._lost = 0
+        self._clients: deque[Session] = deque()
+        self._to = options.to
+        here = node.connected
+        within = options.within
+        if within is None:
+            within = limits.DRAIN_TIME
+            if options.rate is not None:
+                within = max(within, here / options.rate + limits.DRAIN_TIME / 2)
+        self.rate = options.rate or max(limits.DRAIN_RATE, here / max(1.0, within / 2))
+        self.until = now + within
+        self._unconfirmed: set[Link] = set()  # neighbours that may lack something
+        self._asked: dict[Link, float] = {}  # when (s)
+        node.drain = self
+        node.log("info", f"draining: {here} clients are told to go, {self.rate:g} a second; the end is in {within:g} s at most")
+        self._federation.listings.post(DRAINING, b"1")
+        node.schedule(now, self._step)
+        node.schedule(self.until, self._late)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what /api/federation says of it."""
+        node = self._node
+        return {
+            "state": self.state,
+            "clients_left": node.connected,
+            "sessions_left": len(node.sessions) if self.state in ("clients", "sessions") else 0,
+            "links_left": len(self._unconfirmed) if self.state == "links" else len(self._federation.links),
+            "seconds_left": round(max(0.0, self.until - node.now), 1),
+        }
+
+    # ---------------------------------------------------------------- where clients go
+
+    def targets(self) -> list[str]:
+        """Return the addresses of brokers that take clients."""
+        if self._to:
+            return [self._to]
+        found = []
+        for listing in self._federation.listings.directory.reachable():
+            text = listing.entries.get(CLIENTS_AT)
+            if text and DRAINING not in listing.entries:
+                try:
+                    found.append(str(parse_address(text.decode())))
+                except ValueError:  # UnicodeDecodeError is one
+                    continue
+        return found
+
+    def reference(self) -> str:
+        """Return where the next client is to go, "" when nobody else is there."""
+        found = self.targets()
+        self._turned += 1
+        return found[self._turned % len(found)] if found else ""
+
+    # ---------------------------------------------------------------- step by step
+
+    def _step(self, now: float) -> None:
+        if self.state == "done":
+            return
+        step = {"clients": self._send_clients, "sessions": self._wait_for_sessions, "tree": self._leave_tree}
+        step.get(self.state, self._confirm)(now)
+        if self.state != "done":
+            self._node.schedule(now + STEP, self._step)
+
+    def _enter(self, state: str, now: float) -> None:
+        self.state = state
+        self._since = now
+
+    def _send_clients(self, now: float) -> None:
+        node = self._node
+        if not self._clients and node.connected:
+            self._clients.extend(session for session in node.sessions.values() if session.conn is not None)
+        due = (now - self._began) * self.rate + 1 - self._turned
+        targets = self.targets() if due >= 1 and self._clients else []
+        while due >= 1 and self._clients:
+            conn = self._clients.popleft().conn
+            if conn is None or not isinstance(conn.owner, Client):
+                continue
+            self._turned += 1
+            due -= 1
+            if targets:
+                node.redirect(conn.owner, targets[self._turned % len(targets)], False)
+            else:
+                conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+        if not node.connected:
+            self._enter("sessions", now)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give sessions away whose clients may come back elsewhere, if there is somebody who can."""
+        hand_over = getattr(self._federation.moving, "hand_over", None)
+        if hand_over is not None:
+            for session in list(self._node.sessions.values()):
+                hand_over(session)
+
+    def _wait_for_sessions(self, now: float) -> None:
+        node = self._node
+        waiting = any(session.expiry for session in node.sessions.values())
+        if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
+            return
+        for session in list(node.sessions.values())[:1000]:  # their wills are due, what others of their groups can take goes on
+            self._ended += 1
+            self._lost += len(session.queue) + len(session.inflight)
+            node.end_session(session)
+        if not node.sessions:
+            self._enter("tree", now)
+            self._federation.tree.retire(now)
+
+    def _leave_tree(self, now: float) -> None:
+        """Wait until nobody's messages pass through here, or nobody can do without it."""
+        since = now - self._since
+        if since >= limits.DRAIN_TREE or (since >= self._federation.config.hello and self._federation.tree.is_leaf):
+            self._enter("links", now)
+            self._unconfirmed = {link for link in self._federation.links.values() if link.forwarding}
+            self._confirm(now)
+
+    def _confirm(self, now: float) -> None:
+        """Ask the neighbours in the tree what has been there, behind everything that they are sent."""
+        self._unconfirmed = {link for link in self._unconfirmed if link.state == "up" and link.forwarding}
+        if not self._unconfirmed:
+            if any(link.forwarding for link in self._federation.links.values()) or not self._federation.links:
+                self._finish(now, "")
+            return
+        for link in self._unconfirmed:
+            if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
+                self._asked[link] = now
+                if link.selective and link.live:
+                    self._federation.repair.send_upto(link)
+                link.send_behind(ASK_SEEN, b"")
+
+    def seen(self, link: Link, seen: Vector, now: float) -> None:
+        """Take a neighbour's word for what has been there."""
+        if link not in self._unconfirmed or link not in self._asked:
+            return
+        relay = self._federation.relay
+        if relay.own.top and relay.key not in seen:
+            return
+        wanted = self._federation.interest.wanted_behind(link)
+        if not any(entry.retain or wanted(entry.topic) for entry in relay.log.missed(seen, now)):
+            self._unconfirmed.discard(link)
+            if not self._unconfirmed:
+                self._finish(now, "")
+
+    # ---------------------------------------------------------------- the end
+
+    def _late(self, now: float) -> None:
+        self.hurry(now, "time is up")
+
+    def hurry(self, now: float, why: str) -> None:
+        """End it as it is."""
+        if self.state != "done":
+            self._finish(now, why)
+
+    def _finish(self, now: float, why: str) -> None:
+        node = self._node
+        left = []
+        if why:
+            counts = {
+                "clients": node.connected,
+                "sessions": len(node.sessions),
+                "neighbours that may lack messages": len(self._unconfirmed) or sum(k.forwarding for k in self._federation.links.values()),
+            }
+            left = [f"{number} {name}" for name, number in counts.items() if number]
+        self._enter("done", now)
+        lost = f", of which {self._ended} sessions with {self._lost} messages ended here" if self._ended else ""
+        text = f"drained in {now - self._began:.1f} s: {self._turned} clients sent away{lost}"
+        if why:
+            text = f"{text}; {why}, left are {', '.join(left) or 'none'}"
+        node.log("warning" if left or self._lost else "info", text)
+        self._done()

@@ -1,0 +1,96 @@
+"""Clients that roam between brokers, in simulation: one session each, nothing lost, QoS 2 once.
+
+SEEDS=n runs n random schedules instead of the default, FIRST=k begins with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.checkers import session_faults
+from tests.sim.clients import SimClient
+from tests.sim.schedule import FILTERS, Result, Schedule
+from tests.sim.world import Host
+
+SEEDS = int(os.environ.get("SEEDS", "40"))
+FIRST = int(os.environ.get("FIRST", "0"))
+BLOCKS = 4
+
+
+class Roaming(Schedule):
+    """A schedule with clients that do not stay. `calm`: nothing else happens."""
+
+    def __init__(self, seed: int, brokers: int | None = None, verbose: int = 0, *, calm: bool = False, routing: str = "") -> None:
+        super().__init__(seed, brokers, verbose)
+        self.lean = False
+        self.calm = calm
+        self.routing = routing
+        self.roamers: list[SimClient] = []
+        self.world.skew = self.rng.choice((0.0, 0.0, 1.0))
+        if calm:
+            self.apart = []
+
+    def _routing(self, index: int) -> str:
+        return self.routing or super()._routing(index)
+
+    def _clients(self) -> None:
+        super()._clients()
+        rng, world = self.rng, self.world
+        for number in range(rng.choice((2, 4, 8))):
+            filters = [(f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2)))]
+            roamer = self._client(f"roam{number}", rng.choice(world.hosts), filters=filters, clean=False)
+            roamer.hasty = world.skew > 0
+            self.roamers.append(roamer)
+            if rng.random() < 0.3:
+                self.publishers.append(roamer)
+            at = rng.uniform(0.5, 2.0)
+            pause = rng.choice((0.05, 0.3, 1.0))
+            while at < self.length:
+                world.after(at, self._roam, roamer, rng.choice(("leave", "cut", "hop")), rng.getrandbits(16))
+                at += rng.uniform(0.2, 2.0) * pause
+
+    def _roam(self, client: SimClient, how: str, choice: int) -> None:
+        alive = self.world.alive()
+        if not alive or client.state == "connecting":
+            return
+        host: Host = alive[choice % len(alive)]
+        if how == "leave" and client.state == "up":
+            client.disconnect(host)
+        elif how == "cut" and client.state == "up":
+            client.cut()
+            client.host = host
+        elif how == "hop":
+            client.hop(host)
+
+    def faults(self) -> None:
+        if not self.calm:
+            super().faults()
+
+    def _end(self) -> None:
+        super()._end()
+        world = self.world
+        for group in world.components():
+            for kind, text in session_faults(world, group):
+                world.violation(kind, text)
+
+
+def show(result: Result) -> None:
+    """Print what went wrong."""
+    for kind, text in result.violations[:10]:
+        print(f"seed {result.seed}: {kind}: {text}")
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_roaming(block: int) -> None:
+    bad = []
+    moved = 0
+    for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
+        result = Roaming(seed, routing="flood", calm=seed % 3 == 0).run()
+        moved += result.counters["sessions_moved"]
+        if result.violations:
+            bad.append(seed)
+            show(result)
+    assert not bad
+    assert moved
