@@ -161,6 +161,9 @@ class Handshake:
     def _place(self, connect: Connect) -> bool:
         """Turn away who is one too many, at CONNECT and again when others may have come while it was being authenticated."""
         node = self.node
+        if node.drain is not None:
+            self._elsewhere(node.drain.reference())
+            return False
         most = node.config.max_connections
         if most and node.connected >= most:
             old = node.sessions.get(connect.client_id)
@@ -168,6 +171,15 @@ class Handshake:
                 self.turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
                 return False
         return True
+
+    def _elsewhere(self, where: str) -> None:
+        """Turn away who comes while this broker drains; `where`: another one, "" when there is none."""
+        if where:
+            self.node.counters.redirected += 1
+            properties: Properties = {Property.SERVER_REFERENCE: where}
+            self.turn_away(ReasonCode.USE_ANOTHER_SERVER, f"is to use {where}", properties, level="debug")
+        else:
+            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, "comes while this broker is going to stop", level="debug")
 
     def _admit(self, connect: Connect, now: float) -> None:
         """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do so by AUTH."""
@@ -267,13 +279,15 @@ class Handshake:
         if not conn.waiting:  # for its session, now
             conn.resume(now)
 
-    def turn_away(self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "") -> None:
-        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead."""
+    def turn_away(
+        self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "", level: str = "warning"
+    ) -> None:
+        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead; `level`: of the line in the log."""
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
         name = "" if connect.username is None else f", user {shorten(connect.username)},"
-        self.node.log("warning", f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused")
+        self.node.log(level, f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused")
         self.conn.linger = True
         if connect.version == 5:
             self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))

@@ -16,6 +16,9 @@ from broker import limits
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
 
+CHOSEN = ord("c")
+"""First letter of what goes to ordinary subscriptions, too."""
+
 ID = 8
 ENTRY = ID + MARK_SIZE
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from broker import limits
 from broker.versions import NEWEST, OLDEST, SELECTIVE
-from discovery.address import Address
+from discovery.address import Address, is_wildcard
 from discovery.effects import Identity, MembershipConfig
 from stp.tree import TreeConfig
 
@@ -60,6 +60,8 @@ class NodeConfig:
     """Given to clients that ask for it, `%c` their client id (MQTT 5, 3.2.2.3.15)."""
     server_reference: str = ""
     """Where every client is sent, "": nowhere (MQTT 5, 4.13)."""
+    client_address: str = ""
+    """Where clients connect ("host:port"), told to those of a broker that drains; "": where brokers do, if all may."""
     redirect_permanent: bool = False
     """With `server_reference`: for good (0x9D) or for now (0x9C)."""
     max_connections: int = 0
@@ -76,6 +78,12 @@ class NodeConfig:
         """Return the versions of the link protocol that are spoken with this routing."""
         oldest, newest = self.link_versions
         return oldest if self.routing == "flood" else max(oldest, SELECTIVE), newest
+
+    def clients_at(self) -> str:
+        """Return where clients of other brokers may be sent to this one, "" if they had better not."""
+        if self.client_address or self.server_reference:
+            return "" if self.server_reference else self.client_address
+        return "" if self.link_listener is not None or is_wildcard(self.host) else str(Address(self.host, self.port))
 
     def tree(self) -> TreeConfig:
         """Settings of the spanning tree."""

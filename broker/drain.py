@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
@@ -37,6 +38,8 @@ DRAINING = STATE + b"draining"
 
 STEP = 0.05
 """s between two looks."""
+SLICE = 1000
+"""sessions that end at one of them: some 10 ms."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,6 +93,7 @@ class Drain:
         self._began = now
         self._since = now  # in this state
         self._turned = 0  # clients told to go
+        self._turn = 0
         self._ended = 0  # sessions that ended with the broker, and the messages that waited for them
         self._lost = 0
         self._clients: deque[Session] = deque()
@@ -102,7 +106,7 @@ class Drain:
                 within = max(within, here / options.rate + limits.DRAIN_TIME / 2)
         self.rate = options.rate or max(limits.DRAIN_RATE, here / max(1.0, within / 2))
         self.until = now + within
-        self._unconfirmed: set[Link] = set()  # neighbours that may lack something
+        self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
         node.drain = self
         node.log("info", f"draining: {here} clients are told to go, {self.rate:g} a second; the end is in {within:g} s at most")
@@ -117,7 +121,7 @@ class Drain:
             "state": self.state,
             "clients_left": node.connected,
             "sessions_left": len(node.sessions) if self.state in ("clients", "sessions") else 0,
-            "links_left": len(self._unconfirmed) if self.state == "links" else len(self._federation.links),
+            "links_left": len(self._unconfirmed()),
             "seconds_left": round(max(0.0, self.until - node.now), 1),
         }
 
@@ -139,9 +143,11 @@ class Drain:
 
     def reference(self) -> str:
         """Return where the next client is to go, "" when nobody else is there."""
-        found = self.targets()
-        self._turned += 1
-        return found[self._turned % len(found)] if found else ""
+        return self._next(self.targets())
+
+    def _next(self, targets: list[str]) -> str:
+        self._turn += 1
+        return targets[self._turn % len(targets)] if targets else ""
 
     # ---------------------------------------------------------------- step by step
 
@@ -170,7 +176,7 @@ class Drain:
             self._turned += 1
             due -= 1
             if targets:
-                node.redirect(conn.owner, targets[self._turned % len(targets)], False)
+                node.redirect(conn.owner, self._next(targets), False)
             else:
                 conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
         if not node.connected:
@@ -189,7 +195,7 @@ class Drain:
         waiting = any(session.expiry for session in node.sessions.values())
         if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
             return
-        for session in list(node.sessions.values())[:1000]:  # their wills are due, what others of their groups can take goes on
+        for session in list(islice(node.sessions.values(), SLICE)):  # their wills are due, what others of their groups can take goes on
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
             node.end_session(session)
@@ -202,17 +208,19 @@ class Drain:
         since = now - self._since
         if since >= limits.DRAIN_TREE or (since >= self._federation.config.hello and self._federation.tree.is_leaf):
             self._enter("links", now)
-            self._unconfirmed = {link for link in self._federation.links.values() if link.forwarding}
             self._confirm(now)
+
+    def _unconfirmed(self) -> list[Link]:
+        """Return the links in the tree whose other end may lack something."""
+        return [link for link in self._federation.links.values() if link.forwarding and link not in self._confirmed]
 
     def _confirm(self, now: float) -> None:
         """Ask the neighbours in the tree what has been there, behind everything that they are sent."""
-        self._unconfirmed = {link for link in self._unconfirmed if link.state == "up" and link.forwarding}
-        if not self._unconfirmed:
-            if any(link.forwarding for link in self._federation.links.values()) or not self._federation.links:
-                self._finish(now, "")
-            return
-        for link in self._unconfirmed:
+        links = self._federation.links
+        unconfirmed = self._unconfirmed()
+        if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
+            self._finish(now, "")
+        for link in unconfirmed:
             if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
                 self._asked[link] = now
                 if link.selective and link.live:
@@ -221,16 +229,14 @@ class Drain:
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Take a neighbour's word for what has been there."""
-        if link not in self._unconfirmed or link not in self._asked:
+        if self.state != "links" or not link.forwarding:
             return
         relay = self._federation.relay
         if relay.own.top and relay.key not in seen:
             return
         wanted = self._federation.interest.wanted_behind(link)
         if not any(entry.retain or wanted(entry.topic) for entry in relay.log.missed(seen, now)):
-            self._unconfirmed.discard(link)
-            if not self._unconfirmed:
-                self._finish(now, "")
+            self._confirmed.add(link)
 
     # ---------------------------------------------------------------- the end
 
@@ -246,11 +252,8 @@ class Drain:
         node = self._node
         left = []
         if why:
-            counts = {
-                "clients": node.connected,
-                "sessions": len(node.sessions),
-                "neighbours that may lack messages": len(self._unconfirmed) or sum(k.forwarding for k in self._federation.links.values()),
-            }
+            lacking = "neighbours that may lack messages"
+            counts = {"clients": node.connected, "sessions": len(node.sessions), lacking: len(self._unconfirmed())}
             left = [f"{number} {name}" for name, number in counts.items() if number]
         self._enter("done", now)
         lost = f", of which {self._ended} sessions with {self._lost} messages ended here" if self._ended else ""

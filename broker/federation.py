@@ -14,6 +14,7 @@ from broker import limits
 from broker.admission import Admission, split_peer
 from broker.config import NodeConfig
 from broker.connection import Connection
+from broker.drain import CLIENTS_AT
 from broker.effects import Datagram, Dial
 from broker.interest import Interest
 from broker.link import Link
@@ -76,6 +77,8 @@ class Federation:
         self._change_at = now
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings.post(STATE + b"name", config.name.encode())
+        if where := config.clients_at():
+            self.listings.post(CLIENTS_AT, where.encode())
 
     # ---------------------------------------------------------------- inputs
 

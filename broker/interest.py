@@ -94,7 +94,7 @@ class Interest:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic."""
         via = self._federation.listings.directory.via
         peer = link.peer
-        if not link.selective or peer is None or not self._federation.listings.complete(link):
+        if not link.selective or peer is None or not self._federation.listings.knows(link):
             return lambda topic: True
         return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))
 

@@ -195,6 +195,21 @@ not have all of us do nothing but report."""
 TOPOLOGY_CHANGES = 10
 """publications of $TC a second; beyond it only the newest, a little later: nobody can draw more from them."""
 
+DRAIN_TIME = 30.0
+"""s; for a drain to come to its end, as long as containers and services are usually given to stop."""
+
+DRAIN_RATE = 100.0
+"""clients that are told to go a second, at least: others take ten times as many without being noticed."""
+
+DRAIN_SESSIONS = 5.0
+"""s from when the last client was told to go until sessions that no broker has fetched end: most clients come back within two."""
+
+DRAIN_TREE = 4.0
+"""s for the neighbours to turn to others: with another way at hand they take two hellos. Longer: there is none."""
+
+DRAIN_ASK = 0.2
+"""s between two questions to a neighbour what has been there."""
+
 PLUGIN_BACKLOG_BYTES = 64 * 1024
 """bytes read ahead from a client whose packet waits for a plugin; then it is not read any more."""
 

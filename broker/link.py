@@ -54,6 +54,7 @@ class Link:
         "blind",
         "conn",
         "dialled",
+        "exact",
         "federation",
         "fetching",
         "forwarding",
@@ -90,6 +91,7 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
         self.version = 0  # of the link protocol, known with the peer
+        self.exact = False  # what its neighbour leaves out was not wanted here: we are in the live stream there
         self.blind = False  # in the live stream before it was known what is wanted behind it: everything goes there
         self.upto: dict[bytes, tuple[int, int]] = {}  # how far the neighbour knows that it has all that it wanted
         self.seen: Vector | None = None  # what the neighbour says it has
@@ -324,7 +326,7 @@ class Link:
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.selective):
+        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.exact):
             relay.node.counters.duplicates += 1
             return end
         message = Message(

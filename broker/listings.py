@@ -120,8 +120,12 @@ class Listings:
             self._changed = True
 
     def complete(self, link: Link) -> bool:
-        """Whether we know who is behind this link and what they want."""
+        """Whether we know who is behind this link and what they want, or would know it were the link part of the tree."""
         return link.peer is not None and self.directory.complete(link.peer.id)
+
+    def knows(self, link: Link) -> bool:
+        """Whether we know who is behind this link and what they want."""
+        return self.complete(link) and link.peer is not None and self.directory.ready(link.peer.id)
 
     def tick(self, now: float) -> None:
         """Let neighbours check what they have understood."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker import limits
 from broker.accept import Handshake
@@ -46,6 +46,9 @@ from broker.wire.packets import Disconnect, Will
 from broker.wire.properties import Property, encode_properties
 from broker.wire.varint import read_length
 from routing.topics import split_shared
+
+if TYPE_CHECKING:
+    from broker.drain import Drain
 
 
 class Timer:
@@ -111,6 +114,7 @@ class Node:
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
         self.connected = 0  # clients
+        self.drain: Drain | None = None
         self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay

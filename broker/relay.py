@@ -161,6 +161,8 @@ class Relay:
         elif window is self.own:
             return 0
         window.heard = now
+        if first > window.top + 1 and not skipped and self.federation.interest.selective:
+            self.federation.repair.tell_gap(key, window, first)
         return window.accept(first, count, skipped=skipped)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
@@ -238,7 +240,7 @@ class Relay:
     def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first packet names its origin, or b""."""
         count = batch.count
-        new = self.accept(key, sequence, count, now, skipped=link.selective)
+        new = self.accept(key, sequence, count, now, skipped=link.exact)
         if not new:
             self.node.counters.duplicates += count
         elif new < 0:
@@ -319,6 +321,7 @@ class Relay:
         if link.live:
             link.live = False
             self._refresh()
+            self.federation.repair.left(link)
             self.federation.retention.left(link)
 
     def _refresh(self) -> None:

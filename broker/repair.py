@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, split_key
+from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, merge, split_key
 from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, UPTO, WANT, Handler
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+
+GOES_ON, JOINS, LEAVES = b"\0", b"\1", b"\2"
+"""First byte of UPTO: where the sender is with this link."""
 
 INTRODUCTIONS = 8
 """Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
@@ -92,6 +95,8 @@ class Repair:
         seen = decode_vector(body, now)
         self.relay.learn(seen, link, now)
         link.asked = False
+        if self.node.drain is not None:
+            self.node.drain.seen(link, seen, now)
         if link.live:
             return  # asked for twice; the stream to it has been whole since it joined
         link.seen = seen
@@ -206,8 +211,8 @@ class Repair:
         return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
 
     def _asked_on_the_tree(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """The same with routing by interest: the neighbour that leads to where a message was published, for all that is not here, be
-        it on its way; all of them if nobody leads there any more."""
+        """The same with routing by interest: the neighbour that leads to where a message was published, for all that is not here,
+        be it on its way; all of them if nobody leads there any more."""
         asked: dict[Link, Vector] = {link: {} for link in self.node.forwarding if link is not source and link.selective}
         via = self.federation.listings.directory.via
         for key, theirs in seen.items():
@@ -266,13 +271,29 @@ class Repair:
             if link.upto.get(key) != state:
                 link.upto[key] = state
                 news[key] = window
-        if news:
-            link.send_behind(UPTO, bytes((joins,)) + encode_vector(news))
+        if news or joins:
+            link.send_behind(UPTO, (JOINS if joins else GOES_ON) + encode_vector(news))
+
+    def tell_gap(self, key: bytes, window: Window, first: int) -> None:
+        """Tell the neighbours in the live stream what is missing before a number that has just come, ahead of it: they would take
+        it for something that nobody wanted."""
+        state = Window(first - 1, 0.0)
+        state.gaps = merge([*window.lacking, (window.top + 1, first - 1)])[-limits.MAX_GAPS :]
+        for link in self.node.forwarding:
+            if link.selective:
+                link.upto.pop(key, None)
+                link.send_behind(UPTO, GOES_ON + encode_vector({key: state}))
+
+    def left(self, link: Link) -> None:
+        """A link has left the live stream: from now on what is not sent on it says nothing."""
+        if link.selective and link.state == "up":
+            link.send_behind(UPTO, LEAVES)
 
     def upto_received(self, link: Link, body: bytes, now: float) -> None:
         """Take the neighbour's word for what was not wanted here."""
         if not link.selective:
             return
+        link.exact = body[:1] != LEAVES
         theirs = decode_vector(body[1:], now)
         self.relay.learn(theirs, link, now)
         assert link.peer is not None
@@ -280,7 +301,7 @@ class Repair:
             mine = self.relay.vector.get(key)
             if mine is None or mine is self.relay.own:
                 continue
-            if body[:1] == b"\1" or self.federation.listings.directory.via(split_key(key)[0]) == link.peer.id:
+            if body[:1] == JOINS or self.federation.listings.directory.via(split_key(key)[0]) == link.peer.id:
                 mine.up_to(window)
 
     # ---------------------------------------------------------------- links

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.drain import DRAINING
+
 if TYPE_CHECKING:
     from broker.federation import Federation
 
@@ -12,6 +14,8 @@ def federation_state(federation: Federation) -> dict[str, Any]:
     """What /api/federation says (design section 6)."""
     tree = federation.tree
     config = federation.config
+    node = federation.node
+    going = {listing.id for listing in federation.listings.directory.reachable() if DRAINING in listing.entries}
     links = []
     for peer_id, link in sorted(federation.links.items()):
         port = tree.ports.get(peer_id)
@@ -25,6 +29,8 @@ def federation_state(federation: Federation) -> dict[str, Any]:
                 "up": link.state == "up",
                 "role": port.role.name.lower() if port is not None else "blocked",
                 "forwarding": link.live,
+                "version": link.version,
+                "draining": peer_id in going,
                 "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
             }
         )
@@ -42,7 +48,9 @@ def federation_state(federation: Federation) -> dict[str, Any]:
         "parent": tree.parent.hex() if tree.parent is not None else None,
         "epoch": tree.epoch,
         "routing": config.routing,
+        "draining": node.drain is not None,
         "links": links,
-        "counters": federation.node.counters.as_dict()
+        "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},
+        **({} if node.drain is None else {"drain": node.drain.as_dict()}),
     }

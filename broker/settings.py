@@ -82,6 +82,8 @@ class FederationSettings:
     td: float = 0.4
     tls: TlsSettings | None = None
     """None: links are dialled by plain TCP."""
+    client_address: Address | None = None
+    """Where clients connect, when that is not where brokers do."""
 
     def node_config(self) -> NodeConfig:
         """Return the part that the node wants."""
@@ -101,6 +103,7 @@ class FederationSettings:
             hello=self.hello,
             link_timeout=self.link_timeout,
             td=self.td,
+            client_address=str(self.client_address or ""),
         )
 
 
@@ -128,6 +131,7 @@ class RunSettings:
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None
     tls: TlsSettings | None = None
+    client_address: Address | None = None
     log_format: str = "text"
     access: AccessSettings = AccessSettings()
 
@@ -176,6 +180,7 @@ class RunSettings:
             link_timeout=self.link_timeout,
             td=self.td,
             tls=self.tls,
+            client_address=self.client_address,
         )
 
 
@@ -456,6 +461,7 @@ OPTIONS: dict[str, Option] = {
     "multicast_port": Option(_port, flag=False),
     "interfaces": Option(_interfaces, flag=False),
     "tls": Option(_tls, flag=False),
+    "client_address": Option(_address, flag=False),
 }
 """Keys of the file's `federation:` section, with underscores; those with `flag` are flags and MQTTREE_ variables as well.
 

@@ -117,7 +117,7 @@ class Sharing:
             _, marks = self._cut.setdefault(broker_id, (self._node.now + limits.LOG_AGE, set()))
             marks.add(mark)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None, attached: bytes) -> None:
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is not None and broker_id in self._cut:
             self._forget(broker_id)  # it is back and has told all its groups again
 
@@ -182,6 +182,15 @@ class Sharing:
                 else:
                     self._node.counters.shared_undelivered += 1
         return groups, Choice(entries) if entries else None
+
+    def adopt(self, topic: bytes) -> Choice | None:
+        """Choose for a message of a broker that cannot: the first one that takes it from there does. None: there are no groups."""
+        route = self._node.fanout.route(topic)
+        groups, choice = self._choose(route)
+        entries = [(self._own, group.mark) for group in groups[: limits.MAX_CHOICES]]
+        if choice is not None:
+            entries += choice.entries[: limits.MAX_CHOICES - len(entries)]
+        return Choice(entries) if entries else None
 
     def _best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
         """How the best of a group's members here is, of those that are allowed (None: all)."""

@@ -56,6 +56,10 @@ def render(state: dict[str, Any]) -> str:
         parent = next((link for link in links if link.get("peer") == state.get("parent")), None)
         by = f", through {_title(parent.get('name'), parent.get('address'))}" if parent else ""
         lines.append(f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}")
+    drain = state.get("drain")
+    if isinstance(drain, dict):
+        left = ", ".join(f"{drain.get(f'{name}_left')} {name}" for name in ("clients", "sessions", "links"))
+        lines.append(f"draining {drain.get('state')}: {left} and {drain.get('seconds_left')} s left")
     lines += ["", *_tree(state, links)]
     unlinked = [
         member
@@ -95,6 +99,8 @@ def _link(link: dict[str, Any], branch: str) -> str:
         about.append("down")
     elif link.get("rtt_ms") is not None:
         about.append(_ms(link["rtt_ms"]))
+    if link.get("draining"):
+        about.append("draining")
     return f"{branch}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
 
 

@@ -36,6 +36,12 @@ def named(versions: tuple[int, int]) -> str:
     return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
+NAME = b"\x26\x00\x01o"
+"""How the property begins that says where a message was published; its length follows, in two bytes."""
+SHARED = b"c"
+"""What stands behind the sequence number of a message for all, some of whom are named (`broker.choice`)."""
+
+
 class OldOutbox(list[bytes]):
     """The outbox of a link of version 1."""
 
@@ -50,29 +56,31 @@ class OldOutbox(list[bytes]):
 
 def for_version_1(data: bytes) -> bytes:
     """Return PUBLISH packets, the first of which says where it comes from, as version 1 has them: each of them says it, and
-    none says when it was written. What comes of comparing retained messages is left out: it has no place in the stream."""
+    nothing else of ours. What is for one group of subscribers alone, and what comes of comparing retained messages, has no place
+    in its stream and is left out."""
     packets = []
     position = 0
-    key = b""
-    sequence = 0
+    text = b""  # origin and sequence as they stand in the last packet that has them, and how many came behind it
+    behind = 0
     while position < len(data):
         length, body = read_length(data, position + 1)
         end = body + length
         start = body + 2 + (data[body] << 8 | data[body + 1]) + (2 if data[position] & 0x06 else 0)
         size, at = read_length(data, start)
-        if data.startswith(MARK, at):
-            key = data[at + len(MARK) : at + len(MARK) + 16]
-            sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
-            if data.startswith(STAMP_MARK, at + SIZE):
-                stamp = decode_stamp(data[at + SIZE : at + size])
-                if stamp is None or not stamp.restored:
-                    section = encode_varint(size - STAMP_SIZE) + data[at : at + SIZE] + data[at + SIZE + STAMP_SIZE : at + size]
-                    rest = data[body:start] + section + data[at + size : end]
-                    packets.append(data[position : position + 1] + encode_varint(len(rest)) + rest)
-            else:
-                packets.append(data[position:end])
+        if data.startswith(NAME, at):
+            text, behind = data[at + len(MARK) : at + SIZE], 0
+            after = at + len(MARK) + (data[at + len(NAME)] << 8 | data[at + len(NAME) + 1])
+            alone = after > at + SIZE and data[at + SIZE : at + SIZE + 1] != SHARED
+            if data.startswith(STAMP_MARK, after):
+                stamp = decode_stamp(data[after : at + size])
+                alone = alone or stamp is None or stamp.restored
+                after += STAMP_SIZE
+            if not alone:
+                section = MARK + text + data[after : at + size]
+                rest = data[body:start] + encode_varint(len(section)) + section + data[at + size : end]
+                packets.append(data[position : position + 1] + encode_varint(len(rest)) + rest)
         else:
-            sequence += 1
-            packets.append(explicit(data[position:end], key, sequence))
+            behind += 1
+            packets.append(explicit(data[position:end], text[:16], decode_sequence(text[16:]) + behind))
         position = end
     return b"".join(packets)

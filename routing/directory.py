@@ -169,6 +169,10 @@ class Directory:
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and neighbour.synchronised and not neighbour.missing
 
+    def ready(self, peer: bytes) -> bool:
+        """Whether we have named this neighbour: only then is known who is behind it."""
+        return self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP
+
     # ---------------------------------------------------------------- neighbours
 
     def neighbour_up(self, peer: bytes) -> None:
@@ -426,8 +430,7 @@ class Directory:
 
 
 def _not_denied(known: bytes, said: bytes, other: Listing) -> bool:
-    """Whether what another broker says of a neighbour (nothing, or DOWN) is older than the state of it that the neighbour knew when
-    it said UP."""
+    """Whether what a broker says of a neighbour (nothing, or DOWN) is older than what the neighbour knew when it said UP."""
     if not said:
         return known[:4] == other.boot.to_bytes(4, "big")
     return known >= said[1:]
