@@ -1,6 +1,7 @@
-"""HTTP for people and machines that look after a broker: /healthz, /metrics, /api/federation (design section 6).
+"""HTTP for people and machines that look after a broker: /healthz, /metrics, /api/federation (design section 6), /api/drain.
 
-A small server of its own: GET only, no bodies, every size, time and number bounded (RFC 9112).
+A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can connect may GET; POST, which changes
+something, is for programs on the broker's own machine alone: neither for other machines nor for pages in a browser (Origin).
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl
 
 from broker.metrics import metrics
+from discovery.address import is_loopback
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -27,7 +30,9 @@ MAX_CONNECTIONS = 64
 
 _REASONS = {
     200: "OK",
+    202: "Accepted",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
@@ -59,9 +64,17 @@ def listen(host: str, port: int) -> socket.socket:
 class Admin:
     """The server around one node."""
 
-    def __init__(self, node: Node, version: str = "", listeners: Callable[[], Mapping[str, int]] | None = None) -> None:
-        """`listeners`: returns how many connections each listener has."""
+    def __init__(
+        self,
+        node: Node,
+        version: str = "",
+        listeners: Callable[[], Mapping[str, int]] | None = None,
+        drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
+    ) -> None:
+        """`listeners`: returns how many connections each listener has; `drain`: drains the broker as it is told, and returns
+        what becomes of that, or raises ValueError with one clear line."""
         self.node = node
+        self._drain = drain
         self._listeners = listeners or dict
         self.version = version
         self.connections: dict[AdminProtocol, None] = {}  # in order of last use
@@ -93,9 +106,18 @@ class Admin:
             case "/api/federation":
                 return 200, "application/json", json.dumps(self.state()) + "\n"
             case "/":
-                return 200, "text/plain", "/healthz\n/metrics\n/api/federation\n"
+                return 200, "text/plain", "/healthz\n/metrics\n/api/federation\n/api/drain (POST)\n"
             case _:
                 return 404, "text/plain", "not found\n"
+
+    def post(self, path: str, query: str) -> Answer:
+        """Do what is posted to a path."""
+        if path != "/api/drain" or self._drain is None:
+            return 404, "text/plain", "not found\n"
+        try:
+            return 202, "application/json", json.dumps(self._drain(dict(parse_qsl(query, keep_blank_values=True)))) + "\n"
+        except ValueError as error:
+            return 400, "text/plain", f"{error}\n"
 
     def state(self) -> dict[str, Any]:
         """The federation as this broker sees it, and what else is known of the broker."""
@@ -212,11 +234,27 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(parsed, f"{_REASONS[parsed].lower()}\n")
             return
         method, path, keep = parsed
+        if method == "POST" and path.startswith("/api/"):
+            self._post(head, path)
+            return
         if method != "GET":
             self._refuse(405, "GET only\n", "Allow: GET\r\n")
             return
         status, kind, text = self._admin.answer(path)
         self._send(status, kind, text, not keep)
+
+    def _post(self, head: bytes, path: str) -> None:
+        query = parse_post(head)
+        here, there = self.transport.get_extra_info("sockname"), self.transport.get_extra_info("peername")
+        if query is None:
+            self._refuse(400, "a body, of which nothing is known here\n")
+        elif not there or not here or not (is_loopback(there[0]) or there[0] == here[0]):
+            self._refuse(403, "only from the broker's own machine\n")
+        elif b"\norigin:" in head.lower():
+            self._refuse(403, "not from a web page\n")
+        else:
+            status, kind, text = self._admin.post(path, query)
+            self._send(status, kind, text, True)
 
     def _refuse(self, status: int, text: str, headers: str = "") -> None:
         """Answer and close: where the next request begins is not known any more."""
@@ -250,6 +288,16 @@ class AdminProtocol(asyncio.Protocol):
         else:
             self._closing = True
             self.transport.close()
+
+
+def parse_post(head: bytes) -> str | None:
+    """Return the query of a POST that `parse_request` has read; None when a body follows."""
+    line, *fields = head.split(b"\r\n")
+    for field in fields:
+        name, _, value = field.lower().partition(b":")
+        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" \t") != b"0"):
+            return None
+    return line.split(b" ")[1].partition(b"?")[2].decode()
 
 
 def parse_request(head: bytes) -> tuple[str, str, bool] | int:

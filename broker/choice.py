@@ -16,7 +16,7 @@ from broker import limits
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
 
-CHOSEN = ord("c")
+CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
 
 ID = 8
@@ -39,7 +39,7 @@ class Choice:
 
     def encode(self) -> bytes:
         """Return it as text."""
-        letter = b"c" if not self.passed else b"r" if self.retain else b"p"
+        letter = CHOSEN if not self.passed else b"r" if self.retain else b"p"
         return letter + b2a_base64(b"".join([*map(b"".join, self.entries), *self.visited]), newline=False)
 
 
@@ -54,7 +54,7 @@ def decode_choice(text: bytes) -> Choice:
     except Base64Error:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
-    if kind == b"c" and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+    if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
         return Choice([(raw[at : at + ID], raw[at + ID : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 < hops <= limits.MAX_PASSES:

@@ -1,6 +1,6 @@
-"""`mqttree run | status | bench`: the command line, and what all commands share (design section 6).
+"""`mqttree run | status | drain | bench`: the command line, and what all commands share (design section 6).
 
-Exit codes: 0 all went well; 1 `status` got no answer; 2 bad input of any kind, said in one line; 130 interrupted.
+Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in one line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from discovery.address import Address
 
 COMMANDS = "mqttree.commands"
 """Group of entry points whose functions take the rest of the command line and return an exit code."""
@@ -61,7 +64,7 @@ def _open_streams() -> None:
 
 
 def _main(words: list[str]) -> int:
-    if words and words[0] not in ("run", "status", "passwd") and not words[0].startswith("-"):
+    if words and words[0] not in ("run", "status", "drain", "passwd") and not words[0].startswith("-"):
         command = _command(words[0])
         if command is not None:
             return int(command(words[1:]) or 0)
@@ -80,7 +83,7 @@ def _main(words: list[str]) -> int:
             from broker import passwd
 
             return passwd.run(arguments)
-        return _status(arguments)
+        return _drain(arguments) if arguments.command == "drain" else _status(arguments)
     except ConfigError as error:
         complain(str(error))
         return 2
@@ -105,9 +108,10 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
     return None
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _admin(arguments: argparse.Namespace) -> Address:
+    """Return the admin address that is meant. Raises ConfigError."""
+    from broker.configfile import ConfigError
     from broker.settings import OPTIONS
-    from broker.status import StatusError, fetch, render
 
     where, value = "", DEFAULT_ADMIN
     if arguments.admin is not None:
@@ -115,10 +119,32 @@ def _status(arguments: argparse.Namespace) -> int:
     elif os.environ.get("MQTTREE_ADMIN"):
         where, value = "MQTTREE_ADMIN: ", os.environ["MQTTREE_ADMIN"]
     try:
-        admin = OPTIONS["admin"].read(value)
+        found: Address = OPTIONS["admin"].read(value)
     except ValueError as error:
-        complain(f"{where}{error}")
+        raise ConfigError(f"{where}{error}") from None
+    return found
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    from broker.farewell import drain
+    from broker.status import StatusError
+
+    admin = _admin(arguments)
+    values = {name: value for name in ("rate", "to", "within") if (value := getattr(arguments, name)) is not None}
+    try:
+        return drain(admin, values, wait=not arguments.no_wait)
+    except ValueError as error:
+        complain(str(error))
         return 2
+    except StatusError as error:
+        complain(str(error))
+        return 1
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from broker.status import StatusError, fetch, render
+
+    admin = _admin(arguments)
     try:
         state = fetch(admin)
     except StatusError as error:
@@ -187,6 +213,12 @@ def _parser() -> Parser:
     status = commands.add_parser("status", help="show the tree as a broker sees it", allow_abbrev=False)
     status.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
     status.add_argument("--json", action="store_true", help="print /api/federation as it is")
+    drain = commands.add_parser("drain", help="send a broker's clients elsewhere, then stop it", allow_abbrev=False)
+    drain.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
+    drain.add_argument("--rate", metavar="CLIENTS_PER_S", help="clients told to go a second (100, or more if there are many)")
+    drain.add_argument("--to", metavar="HOST:PORT", help="where they are to go (to the other brokers, in turn)")
+    drain.add_argument("--within", metavar="S", help="seconds until it stops, whatever is left (30)")
+    drain.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
     users = commands.add_parser("passwd", help="set a password in the users file", allow_abbrev=False)
     _add_passwd(users)
     commands.add_parser("bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False)

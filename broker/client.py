@@ -217,6 +217,11 @@ class Client:
         after = run_end(data, position, start, end)
         chunk = data[position:after]
         node.counters.published_runs += len(chunk) // packet
+        if route.elsewhere:
+            properties = data[start - section : start]
+            prefix = start - position
+            node.federation.sharing.publish_run(route, chunk, prefix, packet, self.version, properties, self.session)
+            return after
         if section:
             topic, properties = topic_of(chunk), data[start - section : start]
             for at in range(0, len(chunk), packet):

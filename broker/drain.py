@@ -195,10 +195,10 @@ class Drain:
         waiting = any(session.expiry for session in node.sessions.values())
         if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
             return
-        for session in list(islice(node.sessions.values(), SLICE)):  # their wills are due, what others of their groups can take goes on
+        for session in list(islice(node.sessions.values(), SLICE)):
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
-            node.end_session(session)
+            node.end_session(session)  # its will is due, and what others of its groups can take goes on
         if not node.sessions:
             self._enter("tree", now)
             self._federation.tree.retire(now)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.accept import Handshake
     from broker.client import Client
+    from broker.fanout import SharedGroup
     from broker.message import Message
     from broker.session import Session
     from broker.wire import Connect, Subscribe
@@ -44,6 +45,10 @@ class AuthorizeReceive:
 
     message: Message
     receivers: list[Session]
+    groups: list[SharedGroup]
+    """Shared subscriptions that get it from a member here."""
+    only: bool = False
+    """Nobody else gets it."""
     allowed: set[Session] | None = None
 
 

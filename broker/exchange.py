@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.batch import HIGH, LARGEST, LOW, MOST, Batch
 from broker.fanout import topic_of
 from broker.message import PACKET_IDS, Message
-from broker.origin import MARK
+from broker.origin import ORIGIN
 from broker.session import RELEASED, Session
 from broker.wire.properties import forwardable_cached
 
@@ -219,7 +219,7 @@ def _batch(
     client: Client, route: Route, data: bytes, position: int, start: int, payload: int, packet: int, properties: bytes
 ) -> Batch | None:
     """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its receivers can get it as one piece."""
-    if route.special or route.shared or properties.startswith(MARK):
+    if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
         return None
     qos = data[position] >> 1 & 3
     most = MOST
@@ -297,6 +297,9 @@ def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: in
 def _deliver(client: Client, route: Route, message: Message) -> None:
     """Deliver one message to receivers that need more than its bytes, and pass it on."""
     node = client.node
+    if route.elsewhere:
+        node.federation.sharing.publish(route, message)
+        return
     node.fanout.deliver(route, message)
     if route.forward and node.federated:
         node.relay.forward(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from broker.session import Session, SharedOutgoing, Subscription
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.varint import encode_varint
+from routing.share import Pool, group_key, mark_of
 from routing.topics import valid_topic_name
 from routing.trie import SubscriptionTrie
 
@@ -25,13 +27,24 @@ if TYPE_CHECKING:
 
 
 class SharedGroup:
-    """The members of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of them, in turn."""
+    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of them, in turn."""
 
-    __slots__ = ("_turn", "members")
+    __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, inner: str) -> None:
+        self.key = group_key(name, inner)
+        self.mark = mark_of(self.key)
         self.members: dict[str, Subscription] = {}
+        self.connected: set[str] = set()  # of them
+        self.told = b""  # to other brokers
         self._turn = count()
+
+    def note(self, session: Session) -> None:
+        """Take note of whether a member has a connection."""
+        if session.conn is not None and session.client_id in self.members:
+            self.connected.add(session.client_id)
+        else:
+            self.connected.discard(session.client_id)
 
     def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
         """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues).
@@ -81,13 +94,14 @@ class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
     __slots__ = (
-        "deliveries", "forward", "generation", "granted", "links", "permitted", "plain4", "plain5", "raw4", "raw5", "shared",
-        "special", "viewers",
+        "deliveries", "elsewhere", "forward", "generation", "granted", "links", "permitted", "plain4", "plain5", "raw4", "raw5",
+        "shared", "special", "viewers",
     )  # fmt: skip
 
     def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
         self.deliveries = deliveries
         self.shared = shared
+        self.elsewhere: list[tuple[Pool, SharedGroup | None]] = []  # groups that other brokers have members of, with ours
         self.granted = min((d.qos for d in deliveries), default=0)  # what all receivers were granted at least
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
@@ -125,8 +139,8 @@ class Fanout:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.trie: SubscriptionTrie[Subscription | SharedGroup] = SubscriptionTrie()
-        self.groups = 0  # of shared subscriptions, each once in the trie
+        self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
+        self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
         self.members = 0  # of all of them
         self.routes: dict[bytes, Route] = {}
         self._interned: Interned = {}
@@ -140,40 +154,44 @@ class Fanout:
         """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
         session = subscription.session
         session.subscriptions[subscription.filter] = subscription
-        interest = self.node.federation.interest
         if group is None:
+            interest = self.node.federation.interest
             if self.trie.insert(inner, session.client_id, subscription) and interest.selective:
                 interest.changed(inner, wanted=True)
         else:
-            shared = self.trie.get(inner, ("$share", group))
-            if not isinstance(shared, SharedGroup):
-                shared = SharedGroup()
-                if self.trie.insert(inner, ("$share", group), shared) and interest.selective:
-                    interest.changed(inner, wanted=True)
-                self.groups += 1
+            shared = self.shared.get(inner, group)
+            if shared is None:
+                shared = SharedGroup(group, inner)
+                self.shared.insert(inner, group, shared)
             self.members += session.client_id not in shared.members
             shared.members[session.client_id] = subscription
+            shared.note(session)
+            self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
 
     def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
         """Remove a subscription; False when there was none."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return False
-        interest = self.node.federation.interest
         if group is None:
+            interest = self.node.federation.interest
             if self.trie.remove(inner, session.client_id) and interest.selective:
                 interest.changed(inner, wanted=False)
         else:
-            shared = self.trie.get(inner, ("$share", group))
-            if isinstance(shared, SharedGroup):
+            shared = self.shared.get(inner, group)
+            if shared is not None:
                 if shared.members.pop(session.client_id, None) is not None:
                     self.members -= 1
+                shared.note(session)
                 if not shared.members:
-                    self.groups -= 1
-                    if self.trie.remove(inner, ("$share", group)) and interest.selective:
-                        interest.changed(inner, wanted=False)
+                    self.shared.remove(inner, group)
+                self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
         return True
+
+    def group(self, name: str, inner: str) -> SharedGroup | None:
+        """Return the members of `$share/<name>/<inner>`; None when there are none."""
+        return self.shared.get(inner, name)
 
     def invalidate(self, topic_filter: str) -> None:
         """Forget the cached routes that a change of this filter touches."""
@@ -218,13 +236,11 @@ class Fanout:
             raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
         if not valid_topic_name(name):
             raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
-        shared: list[SharedGroup] = []
+        shared = self.shared.match(name)
+        sharing = self.node.federation.sharing
         sessions: dict[Session, list[Subscription]] = {}
         for value in self.trie.match(name):
-            if isinstance(value, SharedGroup):
-                shared.append(value)
-            else:
-                sessions.setdefault(value.session, []).append(value)
+            sessions.setdefault(value.session, []).append(value)
         permitted: set[Session] | None = None
         if self.node.access is not None:
             members = {member.session for group in shared for member in group.members.values()}
@@ -236,6 +252,7 @@ class Fanout:
             # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
             route.permitted = permitted
+            route.elsewhere = sharing.matching(name, shared)
             return route
         if (
             len(self.routes) >= limits.ROUTE_CACHE
@@ -246,6 +263,8 @@ class Fanout:
         self._receivers += len(deliveries)
         route = Route(deliveries, shared, True, self._interned)
         route.permitted = permitted
+        if sharing.elsewhere:
+            route.elsewhere = sharing.matching(name, shared)
         self.routes[topic] = route
         return route
 
@@ -260,10 +279,13 @@ class Fanout:
 
     # ---------------------------------------------------------------- messages
 
-    def run(self, route: Route, chunk: bytes, prefix: int, size: int, version: int, sender: Session | None) -> None:
+    def run(
+        self, route: Route, chunk: bytes, prefix: int, size: int, version: int, sender: Session | None, *, groups: bool = True
+    ) -> None:
         """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic, empty properties).
 
-        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run, not per message.
+        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run, not per message. Not `groups`:
+        those of shared subscriptions get nothing.
         """
         dirty = self.node.dirty
         if route.plain4:
@@ -281,10 +303,13 @@ class Fanout:
                     dirty.append(session)
                 outbox.append(data)
         self.node.counters.delivered += len(chunk) // size * (len(route.plain4) + len(route.plain5))
-        if route.special or route.shared:
-            self._run_special(route, chunk, prefix, size, sender)
+        shared = route.shared if groups else []
+        if route.special or shared:
+            self._run_special(route, chunk, prefix, size, sender, shared)
 
-    def _run_special(self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None) -> None:
+    def _run_special(
+        self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None, groups: list[SharedGroup]
+    ) -> None:
         topic = topic_of(chunk)
         for start in range(0, len(chunk), size):
             message = Message(topic, chunk[start + prefix : start + size], 0, False, b"", None, sender)
@@ -292,19 +317,37 @@ class Fanout:
                 wanted = delivery.own if delivery.no_local and delivery.session is sender else delivery
                 if wanted is not None:
                     wanted.session.deliver(message, 0, False, wanted.ids)
-            for group in route.shared:
+            for group in groups:
                 self._deliver_shared(group, message, route.permitted)
 
-    def publish(self, message: Message) -> None:
-        """Deliver a message to everybody here who wants it."""
+    def publish(self, message: Message, groups: Sequence[SharedGroup] | None = None) -> None:
+        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions, these alone."""
         route = self.routes.get(message.topic) or self.route(message.topic)
         if self.node.hooks.topics:
-            self._ask(route, message)
+            self._ask(route, message, route.shared if groups is None else groups, only=False)
         else:
-            self.deliver(route, message)
+            self.deliver(route, message, None, groups)
 
-    def deliver(self, route: Route, message: Message, allowed: set[Session] | None = None) -> None:
-        """Deliver along a route."""
+    def publish_along(
+        self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool = False
+    ) -> None:
+        """Deliver a message along a route, of shared subscriptions to `groups`. `only`: to nobody else."""
+        if self.node.hooks.topics:
+            self._ask(route, message, groups, only=only)
+        elif only:
+            for group in groups:
+                self._deliver_shared(group, message, route.permitted)
+        else:
+            self.deliver(route, message, None, groups)
+
+    def deliver(
+        self,
+        route: Route,
+        message: Message,
+        allowed: set[Session] | None = None,
+        groups: Sequence[SharedGroup] | None = None,
+    ) -> None:
+        """Deliver along a route. `groups`: of shared subscriptions to these alone."""
         qos = message.qos
         sender = message.sender
         retain = message.retain
@@ -318,7 +361,7 @@ class Fanout:
             session.deliver(
                 message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
             )
-        for group in route.shared:
+        for group in route.shared if groups is None else groups:
             self._deliver_shared(group, message, both(allowed, route.permitted))
 
     def _deliver_shared(self, group: SharedGroup, message: Message, allowed: set[Session] | None = None) -> None:
@@ -328,18 +371,25 @@ class Fanout:
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
             member.session.deliver_shared(SharedOutgoing(message, qos, retain, ids, group, allowed))
+        else:
+            self.node.federation.sharing.pass_on(group.mark, message)
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
-        if not outgoing.message.expired(self.node.now):
-            permitted = self.route(outgoing.message.topic).permitted  # the rules may be others by now
-            self._deliver_shared(outgoing.group, outgoing.message, both(outgoing.allowed, permitted))
+        message, group = outgoing.message, outgoing.group
+        if not message.expired(self.node.now):
+            permitted = self.route(message.topic).permitted  # the rules may be others by now
+            allowed = both(outgoing.allowed, permitted)
+            if self.node.federation.sharing.stays(group, message, allowed):
+                self._deliver_shared(group, message, allowed)
 
-    def batch(self, route: Route, batch: Batch) -> None:
-        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up."""
-        if route.special or route.shared:
+    def batch(self, route: Route, batch: Batch, *, groups: bool = True) -> None:
+        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up. Not `groups`:
+        those of shared subscriptions get nothing."""
+        shared = route.shared if groups else []
+        if route.special or shared:
             for message in batch.messages():
-                self.deliver(route, message)
+                self.deliver(route, message, None, shared)
             return
         count = batch.count
         dirty = self.node.dirty
@@ -362,12 +412,12 @@ class Fanout:
 
     # ---------------------------------------------------------------- topic plugins
 
-    def _ask(self, route: Route, message: Message) -> None:
-        receivers = [d.session for d in route.deliveries]
-        receivers += [m.session for g in route.shared for m in g.members.values()]
+    def _ask(self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool) -> None:
+        receivers = [] if only else [d.session for d in route.deliveries]
+        receivers += [m.session for g in groups for m in g.members.values()]
         if not receivers:
             return
-        effect = AuthorizeReceive(message, receivers)
+        effect = AuthorizeReceive(message, receivers, list(groups), only)
         self._waiting.append(effect)
         if len(self._waiting) >= limits.HOLD_QUEUED:
             self.node.hold_publisher(self)
@@ -381,11 +431,10 @@ class Fanout:
             if len(self._waiting) == limits.HOLD_QUEUED // 2:
                 self.node.release_publishers(self)
             route = self.route(known.message.topic)
-            deliveries = [d for d in route.deliveries if d.session in known.allowed]
+            deliveries = [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
             narrowed = Route(deliveries, [], False, {})
-            narrowed.shared = route.shared
             narrowed.permitted = route.permitted
-            self.deliver(narrowed, known.message, known.allowed)
+            self.deliver(narrowed, known.message, known.allowed, known.groups)
 
 
 def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:

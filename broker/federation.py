@@ -26,6 +26,7 @@ from broker.relay import Relay
 from broker.repair import Repair
 from broker.report import federation_state
 from broker.retention import Retention
+from broker.sharing import Sharing
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -60,6 +61,7 @@ class Federation:
         self._due = now
         self.listings = Listings(self)
         self.interest = Interest(node, self)
+        self.sharing = Sharing(node, self)
         self.moving = Moving(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
@@ -158,6 +160,7 @@ class Federation:
         self.relay.tick(now)
         self.retention.tick(now)
         self.listings.tick(now)
+        self.sharing.tick(now)
         self._tell_change(now)
         self._settle(now)
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.batch import Batch
+from broker.choice import Choice, decode_choice
 from broker.connection import Connection
 from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
 from broker.message import Message, encode_halves
-from broker.origin import LINK_ID, MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp, encode_for_links
+from broker.origin import LINK_ID, MARK, ORIGIN, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp, encode_for_links
 from broker.records import ORIGINS, PING, decode_records, encode_record, work
 from broker.versions import LAST_KIND, OldOutbox
 from broker.wire.constants import PacketType, ReasonCode
@@ -297,12 +298,19 @@ class Link:
         payload_at = at + length
         if at < 0 or payload_at > end:
             raise MalformedPacket("PUBLISH is truncated")
+        choice: Choice | None = None
+        behind = at + SIZE
         if length < SIZE or not data.startswith(MARK, at):
-            return self._continued(data, position, payload_at, end, size, data[at:payload_at], now)
+            if length <= SIZE or not data.startswith(ORIGIN, at):
+                return self._continued(data, position, payload_at, end, size, data[at:payload_at], now)
+            behind += (data[at + 4] << 8 | data[at + 5]) - 24
+            if not at + SIZE < behind <= payload_at:
+                raise MalformedPacket("origin has the wrong length")
+            choice = decode_choice(data[at + SIZE : behind])
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
         relay = self.federation.relay
-        properties = data[at + SIZE : payload_at]
+        properties = data[behind:payload_at]
         stamp = decode_stamp(properties) if first & 0x01 else None
         restored = stamp is not None and stamp.restored
         relay.check(topic, first, sequence or restored, 1)
@@ -319,7 +327,8 @@ class Link:
             found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
             if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
                 raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
-        if first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1] and expires_at is None:
+        like = first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1]
+        if like and expires_at is None and choice is None:
             # What continues this one is shorter: most likely more of the same.
             same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
             after = self._batch(data, position, payload_at, end, size, LINK_ID.join(same), properties, now)
@@ -340,7 +349,9 @@ class Link:
                 return end
             if stamp is None:  # of a neighbour of version 1: those behind us are to have one stamp
                 packet = encode_for_links(message, key, sequence, now)
-        relay.received(self, message, key, sequence, packet, now)
+        if self.version == 1 and (choice := self.federation.sharing.adopt(topic)) is not None:
+            packet = encode_for_links(message, key, sequence, now, choice.encode())
+        relay.received(self, message, key, sequence, packet, now, choice)
         return end
 
     def _continued(

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 
 from broker import limits
+from broker.choice import CHOSEN, Choice, decode_choice
 from broker.counters import Counters
 from broker.fanout import topic_of
 from broker.message import Message, size_of
 from broker.origin import (
     LAST,
     MARK,
+    ORIGIN,
     SIZE,
     STAMP_MARK,
     STAMP_SIZE,
@@ -85,6 +87,11 @@ class Entry:
     def topic(self) -> bytes:
         """The topic name of all its messages."""
         return topic_of(self._data) if self._message is None else self._message.topic
+
+    @property
+    def choice(self) -> Choice | None:
+        """Who of shared subscriptions gets it, when it says so."""
+        return None if self._step or self._message is not None else choice_of(self._data)
 
     @property
     def retain(self) -> bool:
@@ -176,14 +183,16 @@ class MessageLog:
         turns = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in ordered.items()}
         return [next(turns[entry.key]) for entry in found]
 
-    def numbers_since(self, horizon: float) -> Numbers:
-        """Return which messages came after `horizon` (s)."""
-        found: Numbers = {}
-        for entry in reversed(self._entries):
-            if entry.at < horizon:
-                break
-            found.setdefault(entry.key, []).append((entry.sequence, entry.sequence + entry.count - 1))
-        return found
+
+def choice_of(packet: bytes) -> Choice | None:
+    """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
+    body = read_length(packet, 1)[1]
+    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
+    at = read_length(packet, start)[1]
+    if not packet.startswith(ORIGIN, at):
+        return None
+    end = at + SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
+    return decode_choice(packet[at + SIZE : end]) if end > at + SIZE else None
 
 
 def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
@@ -207,9 +216,11 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
             raise MalformedPacket("messages of another broker are truncated")
         section = data[properties:payload]
         sequence += 1
-        if section.startswith(MARK) and size >= SIZE:
-            key, sequence = section[len(MARK) : len(MARK) + 16], decode_sequence(section[len(MARK) + 16 : SIZE])
-            section = section[SIZE:]
+        alone = False
+        if section.startswith(ORIGIN) and size >= SIZE:
+            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN  # for a shared subscription
+            key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
+            section = section[SIZE - 24 + (section[4] << 8 | section[5]) :]
         if section.startswith(STAMP_MARK):
             section = section[STAMP_SIZE:]
         expires_at = None
@@ -223,5 +234,6 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
             sound = False
         if not sound:
             raise MalformedPacket("messages of another broker have no topic name")
-        yield key, sequence, Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        if not alone:
+            yield key, sequence, Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
         position = end

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.wire.varint import encode_varint
+
+if TYPE_CHECKING:
+    from broker.choice import Choice
 
 EXPIRY = 0x02
 PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
@@ -25,7 +28,10 @@ class Message:
     """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
     no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
 
-    __slots__ = ("cache", "expires_at", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+    __slots__ = ("cache", "choice", "expires_at", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+
+    choice: Choice
+    """Of messages from a link that say who of a shared subscription gets them; not set on all others."""
 
     stamp: Stamp
     """Of retained messages alone, from when they are published or come from a link; not set on all others."""

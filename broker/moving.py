@@ -26,14 +26,16 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker import limits
 from broker.fanout import Delivery
 from broker.listings import CLIENT, INTEREST
 from broker.log import read_link_messages
+from broker.message import Message, size_of
 from broker.origin import Vector
-from broker.session import Session
+from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, encode_state, offered, only, restore, state_of
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, WireError
@@ -44,7 +46,6 @@ from routing.topics import matches, split_shared
 if TYPE_CHECKING:
     from broker.accept import Handshake
     from broker.federation import Federation
-    from broker.message import Message
     from broker.node import Node
 
 REQUEST, ANSWER, PART = 2, 3, 0x84
@@ -107,7 +108,10 @@ class Export:
 class Pull:
     """A session that we take."""
 
-    __slots__ = ("client_id", "data", "export", "handshake", "heard", "holder", "session", "since", "stamp", "state", "taken")
+    __slots__ = (
+        "client_id", "data", "export", "handshake", "heard", "holder", "seen", "session", "since", "stamp", "state", "taken",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
         self.handshake = handshake
@@ -120,6 +124,8 @@ class Pull:
         self.data = bytearray()
         self.taken: SessionState | None = None
         self.session: Session | None = None
+        self.seen: Vector = {}  # what the holder has offered it,
+        self.waiting = 0  # and what of that waited
 
 
 class Moving:
@@ -424,16 +430,25 @@ class Moving:
         if (node.access is not None and state.username != connect.username) or len(node.sessions) >= limits.MAX_SESSIONS:
             return False  # what waits for one user is not for another
         posted = self._federation.listings.directory.own.entries
-        filters = [split_shared(s[0])[1] for s in state.subscriptions]
+        filters = [inner for group, inner in (split_shared(s[0]) for s in state.subscriptions) if group is None]
         fresh = self._federation.interest.selective and any(INTEREST + f.encode() not in posted for f in filters)
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
-        lacks = only(node.relay.vector, state.seen)
-        for entry in node.relay.log.those(lacks, now - (SETTLE if fresh else limits.LOG_AGE)) if lacks else ():
-            for message in entry.messages():
+        pull.waiting = len(session.queue)
+        pull.seen = state.seen
+        if not fresh:
+            for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
                 self._offer(session, message)
         return fresh
+
+    def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
+        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
+        relay = self._node.relay
+        if lacks := only(relay.vector, seen):
+            for entry in relay.log.those(lacks, horizon):
+                for number, message in enumerate(entry.messages(), entry.sequence):
+                    yield entry.key, number, message
 
     def _offer(self, session: Session, message: Message) -> None:
         """Deliver what comes from a log."""
@@ -455,10 +470,16 @@ class Moving:
         session = pull.session
         if session is None:
             return
-        here = self._node.relay.log.numbers_since(now - limits.MOVE_TIME)
-        for key, sequence, message in read_link_messages(data, now):
-            if not any(low <= sequence <= high for low, high in here.get(key, ())):
-                self._offer(session, message)
+        found = {(key, sequence): message for key, sequence, message in read_link_messages(data, now)}
+        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, now - 2 * limits.MOVE_TIME)}
+        # What has come here already is in the log, and has to be sorted with what is older.
+        late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
+        session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
+        for _, message in sorted(found.items(), key=lambda item: item[0]):
+            self._offer(session, message)
+        for outgoing in reversed(late):
+            if isinstance(outgoing, SharedOutgoing):
+                session.put_by(outgoing, tell=False)
 
     # ---------------------------------------------------------------- taking: the end
 

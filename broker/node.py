@@ -305,6 +305,10 @@ class Node:
         self.counters.published_single += 1
         if message.retain:
             self.federation.retention.written(message)
+        sharing = self.federation.sharing
+        if sharing.elsewhere:
+            sharing.publish(self.fanout.route(message.topic), message)
+            return
         self.fanout.publish(message)
         if self.federated:
             self.relay.forward(message)
@@ -371,6 +375,8 @@ class Node:
         """A client is connected."""
         self.counters.connects += 1
         self.connected += 1
+        if self.fanout.members:
+            self.federation.sharing.session_changed(client.session)
         if client.keep_alive:
             client.timer = self._keep_alives.add(client, now + client.keep_alive)
         self.event("broker_client_connected", client=client)
@@ -389,6 +395,8 @@ class Node:
         if session.expiry:
             session.unpack()
         session.conn = None
+        if self.fanout.members:
+            self.federation.sharing.session_changed(session)
         session.outbox = []
         conn = client.conn
         conn.outbox = list(conn.outbox)

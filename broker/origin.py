@@ -3,7 +3,8 @@
 On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and boot, 8 for the sequence
 (base64 without padding), so that it is legal MQTT 5 and can be read and compared as it stands. A PUBLISH without it continues its
 predecessor on the link: same origin, next sequence. At QoS 0 such a one has no properties at all; at QoS 1 and 2 it may, but none
-that could be taken for an origin. Retained messages have a User Property "h" of 20 characters behind it, their `Stamp`.
+that could be taken for an origin. A longer "o" goes on with who of shared subscriptions gets the message (`broker.choice`).
+Retained messages have a User Property "h" of 20 characters behind it, their `Stamp`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from broker.message import PACKET_IDS, Message, Stamp
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
 
-MARK = b"\x26\x00\x01o\x00\x18"
+ORIGIN = b"\x26\x00\x01o"
+MARK = ORIGIN + b"\x00\x18"
 SIZE = len(MARK) + 24
 STAMP_MARK = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE = len(STAMP_MARK) + 20
@@ -49,8 +51,11 @@ def split_key(key: bytes) -> tuple[bytes, int]:
     return raw[:8], int.from_bytes(raw[8:], "big")
 
 
-def encode_origin(key: bytes, sequence: int) -> bytes:
-    """Return the property (30 bytes)."""
+def encode_origin(key: bytes, sequence: int, choice: bytes = b"") -> bytes:
+    """Return the property (30 bytes, and `choice`)."""
+    if choice:
+        number = b2a_base64(sequence.to_bytes(6, "big"), newline=False)
+        return ORIGIN + (24 + len(choice)).to_bytes(2, "big") + key + number + choice
     return MARK + key + b2a_base64(sequence.to_bytes(6, "big"), newline=False)
 
 
@@ -102,10 +107,11 @@ def encode_link_publish(
     key: bytes,
     sequence: int,
     stamp: Stamp | None = None,
+    choice: bytes = b"",
 ) -> bytes:
     """Encode a PUBLISH for links, once for all of them: the bytes stay the same on every hop; `expiry`: s left, or None;
-    `stamp`: of a retained message."""
-    section = encode_origin(key, sequence)
+    `stamp`: of a retained message; `choice`: who of shared subscriptions gets it, encoded."""
+    section = encode_origin(key, sequence, choice)
     if stamp is not None:
         section += encode_stamp(stamp)
     if expiry is not None:
@@ -119,11 +125,11 @@ def encode_link_publish(
     )
 
 
-def encode_for_links(message: Message, key: bytes, sequence: int, now: float) -> bytes:
-    """Encode a message for links; `now` (s) gives the time that it has left."""
+def encode_for_links(message: Message, key: bytes, sequence: int, now: float, choice: bytes = b"") -> bytes:
+    """Encode a message for links; `now` (s) gives the time that it has left; `choice` as in `encode_link_publish`."""
     return encode_link_publish(
         message.topic, message.payload, message.qos, message.retain, message.properties, remaining(message, now), key, sequence,
-        message.stamp if message.retain else None,
+        message.stamp if message.retain else None, choice,
     )  # fmt: skip
 
 
@@ -237,9 +243,9 @@ class Window:
         return found
 
     def want_all(self, theirs: Window) -> Ranges:
-        """Want from now on, and return, what a neighbour lacks and is not here: history, gaps, and what we have not heard of."""
-        self.want(theirs)
-        return roughly(intersect([*theirs.gaps, (theirs.top + 1, LAST)], merge([*self.history, *self.gaps, (self.top + 1, LAST)])))
+        """Want from now on, and return, what is not here and the neighbour or this broker itself may lack: history, gaps, and what
+        has not been heard of. All of it, as it has to come in order."""
+        return roughly(merge([*self.want(theirs), *self.gaps, (self.top + 1, LAST)]))
 
     @property
     def lacking(self) -> Ranges:

@@ -34,6 +34,7 @@ from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from broker.batch import Batch
+    from broker.choice import Choice
     from broker.federation import Federation
     from broker.link import Link
     from broker.node import Node
@@ -71,29 +72,33 @@ class Relay:
 
     # ---------------------------------------------------------------- published here
 
-    def forward(self, message: Message) -> None:
-        """Pass on a message that was published here."""
+    def forward(self, message: Message, choice: Choice | None = None) -> None:
+        """Pass on a message that was published here. `choice`: who of shared subscriptions gets it."""
         if message.topic[:1] == b"$":
             return
         node = self.node
+        told = b"" if choice is None else choice.encode()
         if message.qos or message.retain:
-            links = self._links(message)
+            links = self._links(message, choice)
             self.own.top = sequence = self.own.top + 1
-            data = encode_for_links(message, self.key, sequence, node.now) if links else b""
+            data = encode_for_links(message, self.key, sequence, node.now, told) if links or told else b""
             self.log.append(Entry(self.key, sequence, data, message, node.now))
             if message.retain:
                 self.federation.retention.numbered(message, sequence)
-        elif node.forwarding and (links := self._links(message)):
+        elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
-            data = encode_for_links(message, self.key, self.own_runs, node.now)
+            data = encode_for_links(message, self.key, self.own_runs, node.now, told)
         else:
             return
         if links:
             self._send(data, 1, links, None)
 
-    def _links(self, message: Message) -> list[Link]:
+    def _links(self, message: Message, choice: Choice | None) -> list[Link]:
         """Which links a message takes: a retained one is wanted by every broker."""
-        return self.node.forwarding if message.retain else self.federation.interest.links(message.topic)
+        if message.retain:
+            return self.node.forwarding
+        links = self.federation.interest.links(message.topic)
+        return links if choice is None else self.federation.sharing.links(choice, links)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
@@ -222,20 +227,25 @@ class Relay:
             new[key].heard = now - QUIET
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
-    def received(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
+    def received(
+        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float, choice: Choice | None = None
+    ) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
-        here = True
+        here = ours = True
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, message, now))
             here = self._for_us(self.vector[key], sequence)
+            ours = sequence > self.vector[key].begin
         if self.node.forwarding:
-            self._send(data, 1, self._links(message), link)
+            self._send(data, 1, self._links(message, choice), link)
         if message.topic[:1] == b"$":
             return
         new = message.retain and self.federation.retention.received(message, key, sequence, now)
-        if here or new:
-            self.node.fanout.publish(message)
+        if choice is not None:
+            self.federation.sharing.received(message, choice, ours=ours, ordinary=here or new)
+        elif here or new:
+            self.node.fanout.publish(message, ())
 
     def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first packet names its origin, or b""."""
@@ -271,9 +281,9 @@ class Relay:
         fanout = self.node.fanout
         if self.node.hooks.topics:
             for message in batch.messages():
-                fanout.publish(message)
+                fanout.publish(message, ())
         else:
-            fanout.batch(fanout.route(batch.topic), batch)
+            fanout.batch(fanout.route(batch.topic), batch, groups=False)
 
     def run_received(
         self, link: Link, chunk: bytes, prefix: int, size: int, key: bytes, sequence: int, now: float
@@ -303,9 +313,9 @@ class Relay:
         if node.hooks.topics:
             for start in range(0, len(chunk), size):
                 payload = chunk[start + prefix : start + size]
-                node.fanout.publish(Message(topic, payload, 0, False, b"", None, None))
+                node.fanout.publish(Message(topic, payload, 0, False, b"", None, None), ())
         else:
-            node.fanout.run(route, chunk, prefix, size, 5, None)
+            node.fanout.run(route, chunk, prefix, size, 5, None, groups=False)
 
     # ---------------------------------------------------------------- live stream
 

@@ -176,7 +176,7 @@ class Repair:
 
     def _replay(self, link: Link, seen: Vector, wanted: Callable[[bytes], bool], now: float) -> None:
         for entry in self.relay.log.missed(seen, now):
-            if not (entry.retain or wanted(entry.topic)):
+            if not (entry.retain or wanted(entry.topic) or self.federation.sharing.chosen_behind(link, entry)):
                 continue
             data = entry.data(now)
             link.replayed += len(data)

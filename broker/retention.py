@@ -89,19 +89,19 @@ class Retention:
 
     # ---------------------------------------------------------------- writes
 
-    def written(self, message: Message) -> None:
-        """Stamp and keep a retained message that is published here; topics that begin with `$` stay here."""
+    def written(self, message: Message, *, tell: bool = True) -> None:
+        """Stamp and keep a retained message that is published here; those that begin with `$` stay here. `tell`: plugins, too."""
         node = self.node
         if message.topic[:1] == b"$":
-            if node.config.retain_available and self.store.store(message.topic.decode(), kept(message)):
+            if node.config.retain_available and self.store.store(message.topic.decode(), kept(message)) and tell:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        self._take(message, self.federation.relay.key, 0, node.now)
+        self._take(message, self.federation.relay.key, 0, node.now, tell)
 
     def put(self, message: Message) -> None:
-        """Keep or delete a retained message without publishing it: subscribers here get nothing."""
-        self.written(message)
+        """Keep or delete a retained message without publishing it: subscribers here get nothing, and plugins are not told."""
+        self.written(message, tell=False)
         mark = self.store.digests.get(place_of(message.topic))
         if mark is not None and message.topic[:1] != b"$":
             self._pass_on(None, self._encode(mark, self.node.now), self.node.now)
@@ -126,7 +126,7 @@ class Retention:
         """Take one that came with the stream of messages; whether it is something new to those who subscribe here."""
         return self._take(message, key, sequence, now) is Change.NEW
 
-    def _take(self, message: Message, key: bytes, sequence: int, now: float) -> Change:
+    def _take(self, message: Message, key: bytes, sequence: int, now: float, tell: bool = True) -> Change:
         node = self.node
         stamp = message.stamp
         if not self.clock.merge(stamp.time, now):
@@ -139,7 +139,7 @@ class Retention:
         topic = message.topic
         mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
-        if change >= Change.TAKEN:
+        if change >= Change.TAKEN and tell:
             node.retain(message)
         return change
 
@@ -174,7 +174,7 @@ class Retention:
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is Change.NEW and not gone:
-            self.node.fanout.publish(message)
+            self.node.fanout.publish(message, ())
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         for link in self.node.forwarding:

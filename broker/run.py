@@ -13,12 +13,14 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker import admin as admin_server
 from broker import logs
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError, ConfigFile
+from broker.drain import Drain, read_drain
 from broker.identity import DataDir, fresh_identity
 from broker.settings import (
     AccessSettings,
@@ -123,7 +125,7 @@ class _Run:
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
-        admin = admin_server.Admin(broker.node, version(), broker.listener_connections)
+        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain)
         if self.listener is not None:
             await admin.start(self.listener)
         _spare_the_collector()
@@ -154,6 +156,20 @@ class _Run:
         if self.stopping.is_set():
             os._exit(128 + number)
         self.stopping.set()
+
+    def _drain(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """Drain the broker and then stop; once more: stop at once. Raises ValueError for what cannot be used."""
+        options = read_drain(values)
+        assert self.broker is not None
+        assert self.stopping is not None
+        node, now = self.broker.node, self.broker.driver.time()
+        if node.drain is None:
+            Drain(node, options, now, self.stopping.set)
+        else:
+            node.drain.hurry(now, "told to make an end")
+        self.broker.driver.wake()
+        assert node.drain is not None
+        return {"draining": True, "drain": node.drain.as_dict()}
 
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
         try:

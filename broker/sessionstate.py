@@ -103,7 +103,7 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     for number, s in enumerate(session.subscriptions.values()):
         state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
         group, inner = split_shared(s.filter)
-        shared = fanout.trie.get(inner, ("$share", group)) if group is not None else None
+        shared = fanout.group(group, inner) if group is not None else None
         if isinstance(shared, SharedGroup):
             numbers[shared] = number
 
@@ -258,7 +258,7 @@ def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
     for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions):
         group, inner = split_shared(topic_filter)
         fanout.subscribe(Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier), group, inner)
-        shared = fanout.trie.get(inner, ("$share", group)) if group is not None else None
+        shared = fanout.group(group, inner) if group is not None else None
         if isinstance(shared, SharedGroup):
             groups[number] = shared
     for item in state.items:

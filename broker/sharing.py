@@ -1,10 +1,10 @@
 """Shared subscriptions over the whole federation: each message goes to one member of a group, here if one can take it.
 
-Every broker posts its groups with about how many of their members are connected (GROUP entries of the directory). Where a message
-is published the choice is made (`routing.share`); it travels with the PUBLISH (`broker.choice`), and what is not named there stays
-silent: so there is never more than one receiver, whatever each broker knows of the others. A broker that is named and has no member
-any more passes QoS 1 and 2 on, as a message of its own for that group alone, with the promises of every message on the tree.
-A broker that is cut off is chosen last; what it is to get waits in the logs as long as anything does. docs/decisions/0015.
+Every broker posts its groups with about how many of their members are connected (GROUP entries of the directory). Where a
+message is published the choice is made (`routing.share`); it travels with the PUBLISH (`broker.choice`), and what is not named
+there stays silent: so there is never more than one receiver, whatever each broker knows of the others. A broker that is named and
+has no member any more passes QoS 1 and 2 on, as a message of its own for that group alone, with the promises of every message on
+the tree. A broker that is cut off is chosen last; what it is to get waits in the logs as long as anything does (decision 15).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Sharing:
         return groups, Choice(entries) if entries else None
 
     def adopt(self, topic: bytes) -> Choice | None:
-        """Choose for a message of a broker that cannot: the first one that takes it from there does. None: there are no groups."""
+        """Choose for a message of a broker that cannot; the first one that takes it from there does. None: no groups."""
         route = self._node.fanout.route(topic)
         groups, choice = self._choose(route)
         entries = [(self._own, group.mark) for group in groups[: limits.MAX_CHOICES]]

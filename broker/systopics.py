@@ -120,7 +120,7 @@ class SysTopics:
             "publish/bytes/sent": counters.publish_bytes_sent,
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
-            "subscriptions/count": len(node.fanout.trie) - node.fanout.groups,
+            "subscriptions/count": len(node.fanout.trie),
             "shared_subscriptions/count": node.fanout.members,
             "retained messages/count": len(node.retained),
             "store/messages/count": len(node.retained) + waiting,

@@ -49,9 +49,16 @@ class OldOutbox(list[bytes]):
 
     def append(self, data: bytes) -> None:
         """Queue whole packets in the words of version 1; what it has none for is not sent."""
-        if data[0] >> 4 == 3 and data[0] != 0x30 and not (data := for_version_1(data)):
+        if data[0] >> 4 == 3 and (data[0] != 0x30 or names_receivers(data)) and not (data := for_version_1(data)):
             return
         super().append(data)
+
+
+def names_receivers(data: bytes) -> bool:
+    """Whether a PUBLISH at QoS 0 says who of shared subscriptions gets it."""
+    body = read_length(data, 1)[1]
+    at = read_length(data, body + 2 + (data[body] << 8 | data[body + 1]))[1]
+    return data.startswith(NAME, at) and not data.startswith(MARK, at)
 
 
 def for_version_1(data: bytes) -> bytes:

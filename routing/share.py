@@ -1,6 +1,6 @@
 """Shared subscriptions of a whole federation: which broker gives a message to one of a group's members (MQTT 5, 4.8.2).
 
-The choice is made once, where a message is published, from what every broker tells of its own members. Pure: no clock, nothing random.
+The choice is made once, where a message is published, from what every broker tells of its own members.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class SimClient:
         self.epoch = 0  # connections
         self.session = 0  # sessions: grows when the brokers did not keep ours
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
-        self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may think that the last one was the older
+        self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []

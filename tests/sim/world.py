@@ -14,10 +14,12 @@ import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from broker.config import NodeConfig
 from broker.connection import Connection
+from broker.drain import Drain, DrainOptions
 from broker.effects import Datagram, Dial
 from broker.node import Node
 
@@ -304,6 +306,19 @@ class Host:
             self.left.add(self.boot)
             self.do(lambda node: node.stop(self.world.now), self.node)
             self.world.after(0.05, self.kill)
+
+    def drain(self, options: DrainOptions) -> None:
+        """`mqttree drain`."""
+        node = self.node
+        if node is not None and not self.paused:
+            self.world.say(f"{self.name} drains")
+            self.left.add(self.boot)
+            drained = partial(self.world.after, 0.0, self._drained, node)
+            self.do(lambda node: Drain(node, options, self.world.now, drained) and None, node)
+
+    def _drained(self, node: Node) -> None:
+        if self.node is node:
+            self.leave()
 
     def pause(self) -> None:
         if self.node is not None and not self.paused:

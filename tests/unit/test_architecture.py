@@ -18,7 +18,7 @@ STOREYS = {"bench": 3, "broker": 2, "routing": 1, "stp": 0, "discovery": 0}
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what it needs.
 DRIVERS = {
     *(f"broker/{name}.py" for name in ("server", "transport", "websocket", "plugins", "gatekeeper")),
-    *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "poller", "sockets", "tls")),
+    *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "farewell", "poller", "sockets", "tls")),
     *(f"broker/{name}.py" for name in ("amqtt_face", "amqtt_listener", "outreach")),
     "discovery/multicast.py",
     "discovery/dns.py",

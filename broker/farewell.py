@@ -1,0 +1,91 @@
+"""`mqttree drain`: asks a broker on this machine to drain, and watches until it is gone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from broker.drain import read_drain
+from broker.status import StatusError, fetch
+from discovery.address import Address, is_wildcard
+
+LOOK = 0.2
+"""s between two looks at it."""
+SAY = 2.0
+"""s between two lines that tell nothing but numbers."""
+PATIENCE = 20.0
+"""s that it may take beyond its own time, for the stop."""
+
+
+def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
+    """Have a broker drain, as `read_drain` reads `values`; returns when it is gone (`wait`), with the exit code.
+
+    Raises ValueError for what cannot be used, and StatusError when there is no answer or it refuses; both one line.
+    """
+    read_drain(values)
+    found = post(admin, f"/api/drain?{urlencode(values)}")
+    if not wait:
+        _say(found)
+        return 0
+    until = time.monotonic() + found["drain"]["seconds_left"] + PATIENCE
+    shown: tuple[str, float] = ("", 0.0)
+    silent = False
+    while time.monotonic() < until:
+        drain = found.get("drain") or {}
+        if drain.get("state") != shown[0] or time.monotonic() > shown[1] + SAY:
+            shown = (str(drain.get("state")), time.monotonic())
+            _say(found)
+        time.sleep(LOOK)
+        try:
+            found = fetch(admin)
+        except StatusError:
+            if silent:  # twice: not merely busy
+                _print("gone")
+                return 0
+            silent = True
+            continue
+        silent = False
+        if not found.get("draining"):
+            _print("gone, and there again")
+            return 0
+    raise StatusError(f"{admin} is still there")
+
+
+def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
+    """POST to an admin address and return its JSON, within about `timeout` s. Raises StatusError."""
+    where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
+    connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    try:
+        connection.request("POST", path)
+        answer = connection.getresponse()
+        text = answer.read(65_536).decode(errors="replace")
+    except http.client.HTTPException:
+        raise StatusError(f"{where} does not answer as a broker's admin port does") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StatusError(f"no broker answers at {where}: {reason}") from None
+    finally:
+        connection.close()
+    try:
+        found = json.loads(text) if answer.status == 202 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("drain"), dict):
+        raise StatusError(f"{where} refuses: {' '.join(text.split())[:200] or answer.status}")
+    return found
+
+
+def _say(state: Mapping[str, Any]) -> None:
+    drain = state.get("drain") or {}
+    left = ", ".join(f"{drain.get(f'{name}_left')} {name}" for name in ("clients", "sessions", "links"))
+    _print(f"{drain.get('state')}: {left} left, {drain.get('seconds_left')} s at most")
+
+
+def _print(text: str) -> None:
+    if sys.stdout is not None:
+        print(text, flush=True)

@@ -1,0 +1,292 @@
+"""Brokers that drain, one after the other or in the midst of it, and brokers that speak an older or a newer link protocol."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.drain import DrainOptions
+from broker.wire.packets import Connack, Disconnect, Packet
+from broker.wire.properties import Property
+from discovery.address import parse_address
+from tests.sim.checkers import Messages, bound_faults, tree_faults
+from tests.sim.clients import Interest, Sent, SimClient
+from tests.sim.schedule import faults_of, quiet
+from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.world import Host
+
+
+class Roamer(SimClient):
+    """A client that goes where a broker sends it that drains; if it is told nothing, it waits for its broker."""
+
+    def _packet(self, packet: Packet) -> None:
+        refused = isinstance(packet, Connack) and packet.code
+        if (refused or isinstance(packet, Disconnect)) and self.life[1] in self.host.left:
+            assert isinstance(packet, Connack | Disconnect)
+            where = (packet.properties or {}).get(Property.SERVER_REFERENCE)
+            if where is not None:
+                host = self.world.at_address(parse_address(where))
+                assert host is not None and host is not self.host
+                self.host = host
+            if self._end is not None:
+                self._end.close()
+            self._down("sent away")
+            self.world.after(self.retry, self.connect)
+        else:
+            super()._packet(packet)
+
+
+class Everything(Messages):
+    """Nothing that was acknowledged may be missing at anybody who stayed where he was, whether the broker that acknowledged it is
+    still there or not."""
+
+    def _lives(self, life: tuple[int, int]) -> bool:
+        return True
+
+    def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
+        if sent.will:
+            return None
+        return super()._interest(client, sent)
+
+
+class Draining(Scene):
+    """A scene in which brokers drain; without other faults nothing at all may be lost."""
+
+    strict = True
+
+    def _client(self, name: str, host: Host, **settings: Any) -> SimClient:
+        rng = self.rng
+        settings.setdefault("version", rng.choice((3, 4, 5, 5)))
+        settings.setdefault("clean", True)
+        client = Roamer(self.world, self.ledger, name, host, **settings)
+        self.clients.append(client)
+        self.world.after(rng.uniform(0.0, 0.5), client.connect)
+        return client
+
+    def _end(self) -> None:
+        world = self.world
+        for host in world.hosts:
+            host.resume()
+        world.heal()
+        for a, b in self.apart:
+            world.block(a, b)
+        world.run(40.0, lambda: not any(h.node is not None and h.node.drain is not None for h in world.hosts))
+        for host in world.hosts:
+            if not host.alive:
+                host.start()
+        quiet(world)
+        world.run(2.0)
+        for kind, text in bound_faults(world.alive()):
+            world.violation(kind, text)
+        messages = (Everything if self.strict else Messages)(world, self.ledger, self.clients, self.meetings)
+        if not world.violations:
+            self._probe(messages)
+        messages.check()
+
+    def drained(self, index: int) -> str:
+        """The last line about a drain of this broker."""
+        return next((text for _, _, text in reversed(self.hosts[index].logs) if text.startswith("drained in")), "")
+
+
+def drain(index: int, back: float | None = 0.3, **options: Any) -> Callable[[Scene], None]:
+    """Drain a broker; `back` s after it is gone it comes back, None: it does not."""
+
+    def event(scene: Scene) -> None:
+        host = scene.hosts[index]
+        host.drain(DrainOptions(**options))
+        if back is not None:
+            scene.world.after(0.1, again, host)
+
+    def again(host: Host) -> None:
+        if host.alive:
+            host.world.after(0.1, again, host)
+        else:
+            host.world.after(back or 0.0, host.start)
+
+    return event
+
+
+DRAINS: dict[str, tuple[int, list[Event]]] = {
+    "the root": (4, [(3.0, drain(0, None))]),
+    "a leaf": (4, [(3.0, drain(3, None))]),
+    "the root, and back": (4, [(3.0, drain(0))]),
+    "one of two": (2, [(3.0, drain(0))]),
+    "each in turn": (3, [(3.0, drain(0)), (7.0, drain(1)), (11.0, drain(2))]),
+    "slowly": (3, [(3.0, drain(0, rate=2.0))]),
+    "two at once": (4, [(3.0, drain(0)), (3.0, drain(1))]),
+    "all but one at once": (4, [(3.0, drain(i)) for i in range(3)]),
+}
+
+
+@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("seed", (1, 2))
+@pytest.mark.parametrize("name", DRAINS)
+def test_drain(name: str, seed: int, routing: str) -> None:
+    brokers, events = DRAINS[name]
+    scene = Draining(seed, brokers, events, routing=routing)
+    scene.length = 8.0 if len(events) < 3 else 15.0
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert result.messages and result.deliveries > result.messages
+    for index, host in enumerate(scene.hosts):
+        if host.left:
+            assert scene.drained(index) and "left are" not in scene.drained(index), scene.drained(index)
+
+
+def test_a_broker_that_nobody_can_do_without() -> None:
+    """In a line of brokers the one in the middle has no way around it: it stops all the same, and nothing of its own is lost."""
+    scene = Draining(4, 3, [(4.0, drain(1))])
+    scene.config["seeds"] = tuple((f"10.0.0.{i}", 1883) for i in range(1, 4))
+    scene.apart = [(0, 2)]
+    scene.world.block(0, 2)
+    scene.length = 12.0
+    result = scene.run()
+    # Those on both sides are apart for a moment: what one of them publishes then is kept, and replayed when they are one again.
+    assert result.violations == [], "\n".join(result.transcript)
+    assert "left are" not in scene.drained(1)
+
+
+def test_time_is_up() -> None:
+    """Clients that are told to go at a hundredth a second are not gone in two seconds."""
+    scene = Draining(5, 3, [(3.0, drain(0, within=2.0, rate=0.01))])
+    scene.strict = False
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert "time is up, left are 1 clients" in scene.drained(0) or "time is up, left are 2 clients" in scene.drained(0)
+
+
+def test_sessions_stay_until_they_are_fetched() -> None:
+    """A persistent session outlives its client's departure for a while; then its will, which waited, is published."""
+    scene = Draining(6, 3, [(3.0, drain(0, None))])
+    scene.length = 10.0
+    scene.build()
+    host = scene.hosts[0]
+    away = Roamer(scene.world, scene.ledger, "away", host, version=4, clean=False, filters=[("t/#", 1)])
+    scene.world.after(1.0, away.connect)
+    scene.world.after(2.0, away.disconnect)
+    scene.traffic()
+    scene.faults()
+    scene.world.run(4.5)
+    assert host.alive and host.running.drain is not None and host.running.drain.state == "sessions"
+    scene.world.run(9.0)
+    assert not host.alive
+    assert "1 sessions with" in scene.drained(0) and "left are" not in scene.drained(0)
+    assert scene.world.violations == []
+
+
+# ---------------------------------------------------------------- in the midst of other faults
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drains_among_faults(seed: int) -> None:
+    """Whatever else happens: the promises for brokers that live hold, and whoever drains is gone in time."""
+    rng = random.Random(seed)
+    events: list[Event] = []
+    for _ in range(3):
+        at, index = rng.uniform(2.0, 7.0), rng.randrange(5)
+        events.append((at, drain(index, rng.choice((0.1, 1.0)), within=rng.choice((3.0, 8.0)))))
+    for _ in range(3):
+        at, index = rng.uniform(2.0, 8.0), rng.randrange(5)
+        events += rng.choice(
+            (
+                [(at, kill(index)), (at + 0.5, start(index))],
+                [(at, part((index,))), (at + rng.uniform(0.3, 3.0), part())],
+            )
+        )
+    scene = Draining(seed, 5, sorted(events, key=lambda e: e[0]), routing=rng.choice(("flood", "interest")))
+    scene.strict = False
+    scene.length = 12.0
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+
+
+# ---------------------------------------------------------------- versions of the link protocol
+
+
+class Versions(Scene):
+    """Brokers of several versions; the directory ends at those of version 1, so that it is not looked at."""
+
+    def __init__(self, seed: int, versions: list[tuple[int, int]], events: list[Event], **config: Any) -> None:
+        super().__init__(seed, len(versions), events, **config)
+        self.versions = versions
+
+    def build(self) -> None:
+        super().build()
+        for host, versions in zip(self.hosts, self.versions, strict=True):
+            host.config["link_versions"] = versions
+
+    def traffic(self) -> None:
+        """Runs, and retained messages, are what version 1 has other words for, or none."""
+        super().traffic()
+        for publisher in self.publishers:
+            for number in range(int(self.length)):
+                at = 0.65 + number
+                self.world.after(at, publisher.burst, f"run/{publisher.name}", number % 3, 12, 20)
+                self.world.after(at, publisher.publish, f"kept/{publisher.name}", 1, True)
+
+
+@pytest.mark.parametrize("seed", (1, 2, 3))
+@pytest.mark.parametrize(
+    "versions",
+    [
+        [(1, 1), (1, 2), (1, 2), (1, 2)],
+        [(1, 2), (1, 1), (1, 2), (1, 1)],
+        [(1, 1), (1, 1), (1, 2)],
+        [(2, 3), (1, 2), (2, 3)],
+        [(1, 3), (1, 1), (1, 2), (2, 2)],
+    ],
+)
+def test_versions(versions: list[tuple[int, int]], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers of several versions are one federation: repairs included, nothing is garbage to anybody."""
+    monkeypatch.setattr("tests.sim.schedule.directory_faults", lambda world, group: [])
+    events = [(3.0, kill(1)), (4.0, start(1))]
+    if (2, 2) in versions:  # it has no link to those of version 1
+        monkeypatch.setattr("tests.sim.schedule.tree_faults", linked_faults)
+    scene = Versions(seed, versions, events)
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert result.counters["link_garbage"] == 0
+    assert ("speaks link protocol" in "".join(text for host in scene.hosts for _, _, text in host.logs)) is ((2, 2) in versions)
+    for host in scene.hosts:
+        for link in host.running.federation.links.values():
+            assert link.peer is not None
+            other = next(h for h in scene.hosts if h.id == link.peer.id)
+            assert link.version == min(host.config["link_versions"][1], other.config["link_versions"][1])
+
+
+def linked_faults(world: Any, group: list[Host]) -> list[tuple[str, str]]:
+    return [fault for fault in tree_faults(world, group) if fault[0] != "link"]
+
+
+def test_routing_by_interest_needs_version_2() -> None:
+    """It is refused in one line that says so."""
+    scene = Scene(1, 2, [])
+    scene.build()
+    scene.hosts[0].config |= {"routing": "interest"}
+    scene.hosts[1].config |= {"link_versions": (1, 1)}
+    scene.world.run(5.0)
+    lines = [text for host in scene.hosts for _, level, text in host.logs if level == "warning" and "link protocol" in text]
+    assert any("speaks link protocol 1, not 2, which routing by interest needs" in line for line in lines), lines
+    assert len(lines) <= 4
+    assert not scene.hosts[0].running.federation.links
+
+
+def test_a_rolling_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers of version 1 come back with version 2, one after the other, while messages flow; then all of it is of version 2."""
+    upgraded: list[Event] = []
+    for index, at in enumerate((3.0, 6.0, 9.0)):
+        upgraded += [(at, kill(index)), (at + 0.3, lambda scene, i=index: upgrade(scene, i))]
+    scene = Versions(7, [(1, 1)] * 3, upgraded)
+    scene.length = 12.0
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert faults_of(scene.world) == []
+    assert {link.version for host in scene.hosts for link in host.running.federation.links.values()} == {2}
+
+
+def upgrade(scene: Scene, index: int) -> None:
+    scene.hosts[index].config["link_versions"] = (1, 2)
+    scene.hosts[index].start()
