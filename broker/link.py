@@ -313,6 +313,8 @@ class Link:
         properties = data[behind:payload_at]
         stamp = decode_stamp(properties) if first & 0x01 else None
         restored = stamp is not None and stamp.restored
+        if self.version == 1 and (choice is not None or stamp is not None):
+            raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
         relay.check(topic, first, sequence or restored, 1)
         if stamp is not None:
             properties = properties[STAMP_SIZE:]
@@ -358,7 +360,7 @@ class Link:
         self, data: bytes, position: int, payload: int, end: int, size: int, properties: bytes, now: float
     ) -> int:
         """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that begins with it."""
-        if data[position] not in RUNS or not self._window_key:
+        if data[position] not in RUNS or not self._window_key or self.version == 1:
             raise MalformedPacket("PUBLISH on a link without its origin")
         if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
             raise MalformedPacket("PUBLISH on a link with properties that do not continue its predecessor")

@@ -123,9 +123,13 @@ class Listings:
         """Whether we know who is behind this link and what they want, or would know it were the link part of the tree."""
         return link.peer is not None and self.directory.complete(link.peer.id)
 
+    def named(self, link: Link) -> bool:
+        """Whether we have told that this link is part of the tree."""
+        return link.peer is not None and self.directory.ready(link.peer.id)
+
     def knows(self, link: Link) -> bool:
         """Whether we know who is behind this link and what they want."""
-        return self.complete(link) and link.peer is not None and self.directory.ready(link.peer.id)
+        return self.complete(link) and self.named(link)
 
     def tick(self, now: float) -> None:
         """Let neighbours check what they have understood."""

@@ -136,7 +136,8 @@ class Repair:
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
         if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
-            self._join(link, now)
+            if self.federation.listings.named(link):  # else it left the tree and came back meanwhile, and is about to gather
+                self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known who is behind a link and what they want, which decides what is replayed; or after a while."""
@@ -168,6 +169,9 @@ class Repair:
         assert link.seen is not None
         self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
         if link.selective:
+            for key, theirs in link.seen.items():
+                if (window := self.relay.vector.get(key)) is not None:
+                    window.want(theirs)  # what was passed over since we gathered
             link.blind = not self.federation.listings.complete(link)
             link.upto.clear()
             self.send_upto(link, joins=True)

@@ -10,7 +10,7 @@ version is put into the words of an older one in one place, the outbox of such a
 
 from __future__ import annotations
 
-from broker.origin import MARK, SIZE, STAMP_MARK, STAMP_SIZE, decode_sequence, decode_stamp, explicit
+from broker.origin import MARK, ORIGIN, SIZE, STAMP_MARK, STAMP_SIZE, decode_sequence, decode_stamp, explicit
 from broker.records import DONE
 from broker.wire.varint import encode_varint, read_length
 
@@ -36,8 +36,6 @@ def named(versions: tuple[int, int]) -> str:
     return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
-NAME = b"\x26\x00\x01o"
-"""How the property begins that says where a message was published; its length follows, in two bytes."""
 SHARED = b"c"
 """What stands behind the sequence number of a message for all, some of whom are named (`broker.choice`)."""
 
@@ -58,7 +56,7 @@ def names_receivers(data: bytes) -> bool:
     """Whether a PUBLISH at QoS 0 says who of shared subscriptions gets it."""
     body = read_length(data, 1)[1]
     at = read_length(data, body + 2 + (data[body] << 8 | data[body + 1]))[1]
-    return data.startswith(NAME, at) and not data.startswith(MARK, at)
+    return data.startswith(ORIGIN, at) and not data.startswith(MARK, at)
 
 
 def for_version_1(data: bytes) -> bytes:
@@ -74,9 +72,9 @@ def for_version_1(data: bytes) -> bytes:
         end = body + length
         start = body + 2 + (data[body] << 8 | data[body + 1]) + (2 if data[position] & 0x06 else 0)
         size, at = read_length(data, start)
-        if data.startswith(NAME, at):
+        if data.startswith(ORIGIN, at):
             text, behind = data[at + len(MARK) : at + SIZE], 0
-            after = at + len(MARK) + (data[at + len(NAME)] << 8 | data[at + len(NAME) + 1])
+            after = at + len(MARK) + (data[at + len(ORIGIN)] << 8 | data[at + len(ORIGIN) + 1])
             alone = after > at + SIZE and data[at + SIZE : at + SIZE + 1] != SHARED
             if data.startswith(STAMP_MARK, after):
                 stamp = decode_stamp(data[after : at + size])

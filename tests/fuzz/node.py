@@ -416,7 +416,14 @@ class Play:
                     check(node.fanout.trie.get(inner, client_id) is subscription, "a subscription that is not in the trie")
                 else:
                     groups.add((group, inner))
-        check(len(node.fanout.trie) == subscriptions + len(groups), "subscriptions of nobody")
+        check(len(node.fanout.trie) == subscriptions, "subscriptions of nobody")
+        check(len(node.fanout.shared) == len(groups), "shared subscriptions of nobody")
+        for name, inner in groups:
+            group = node.fanout.group(name, inner)
+            check(group is not None, "a group that is not in the trie")
+            assert group is not None
+            online = {client_id for client_id, member in group.members.items() if member.session.conn is not None}
+            check(group.connected == online, "members whose connections are miscounted")
         check(len(node.retained) <= limits.MAX_RETAINED, "too many retained messages")
         for conn in node.connections:
             check(not conn.outbox, "bytes left in a connection's outbox")

@@ -192,6 +192,8 @@ class SimClient:
         last = self.world.hosts[self.life[0]]
         if not last.alive or last.life != self.life or last.paused or self.host.paused:
             return True
+        if not any(last in group and self.host in group for group in self.world.components()):
+            return True
         return last.id not in {x.id for x in self.host.running.federation.listings.directory.reachable()}
 
     def hop(self, host: Host) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from broker import limits, relay
 from tests.sim.checkers import Meetings, Messages, bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient, matches
+from tests.sim.groups import Groups
 from tests.sim.world import Host, World
 
 TOPICS = ("a", "a/b", "a/c", "x/y/z", "x/y", "deep/1/2/3/4")
@@ -59,6 +60,9 @@ class Schedule:
             pairs = [(a, b) for b in range(self.count) for a in range(b)]
             self.apart = [pair for pair in pairs if rng.random() < rng.choice((0.2, 0.5))]
         self.converge = 0.0
+        self.groups: Groups | None = None  # in a third of the schedules
+        if seed % 3 == 0:
+            self.groups = Groups(self.world, self.ledger, self.meetings, random.Random(seed * 104729 + 3))
 
     # ---- building
 
@@ -88,6 +92,8 @@ class Schedule:
         for a, b in self.apart:
             world.block(a, b)
         self._clients()
+        if self.groups is not None:
+            self.groups.build(world.hosts)
 
     def _routing(self, index: int) -> str:
         """Half of the schedules route by interest; in some, brokers of both kinds make one federation."""
@@ -150,6 +156,8 @@ class Schedule:
                  self._black, self._block, self._garbage, self._cut_client, self._move_client, self._slow, self._leave)
             )  # fmt: skip
             world.after(at, fault, rng.uniform(0.05, 4.0), rng.getrandbits(32))
+        if self.groups is not None:
+            self.groups.faults(self.length)
 
     def _pick(self, choice: int) -> Host | None:
         alive = self.world.alive()
@@ -276,8 +284,11 @@ class Schedule:
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
         messages = Messages(world, self.ledger, self.clients, self.meetings)
+        probes = len(self.ledger.sent)
         if not world.violations:
             self._probe(messages)
+        if self.groups is not None:
+            self.groups.check(probes)
         messages.check(order=not self.lean)
         if not self.lean:
             messages.retained()
@@ -299,6 +310,8 @@ class Schedule:
                 }  # fmt: skip
         world.run(5.0)
         messages.probes(first, expected)
+        if self.groups is not None:
+            self.groups.probed(first, messages)
         for kind, text in log_faults(world.alive(), self.ledger):
             world.violation(kind, text)
 

@@ -1,0 +1,155 @@
+"""Members of shared subscriptions on several brokers, and what must hold of a whole group: one receiver for each message."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import defaultdict
+
+from routing.share import group_key, mark_of
+from tests.sim.checkers import Life, Meetings, Messages
+from tests.sim.clients import Ledger, Sent, SimClient, matches
+from tests.sim.world import Host, World
+
+GROUPS = (("g", "a/#"), ("h", "a/#"), ("g", "x/y/z"), ("g", "+/b"), ("i", "deep/#"), ("i", "a"))
+
+LOOK = 0.1
+"""Virtual s between two looks at what every broker knows of groups."""
+
+
+class Groups:
+    """The workers of one schedule."""
+
+    def __init__(self, world: World, ledger: Ledger, meetings: Meetings, rng: random.Random) -> None:
+        self.world = world
+        self.ledger = ledger
+        self.meetings = meetings
+        self.rng = rng
+        self.members: dict[tuple[str, str], list[SimClient]] = {}
+        self._times: dict[Life, list[float]] = defaultdict(list)
+        self._known: dict[Life, list[frozenset[bytes]]] = defaultdict(list)
+        self._first: dict[int, Life] = {}  # lives that brokers began with
+        world.on_start.append(lambda host: self._first.setdefault(host.index, host.life))
+        world.after(LOOK, self._look)
+
+    @property
+    def workers(self) -> list[SimClient]:
+        """All of them, each once."""
+        return [client for members in self.members.values() for client in members]
+
+    def build(self, hosts: list[Host]) -> None:
+        """Some members of some groups, here and there."""
+        rng = self.rng
+        for number, group in enumerate(rng.sample(GROUPS, rng.choice((1, 2, 3)))):
+            most = rng.choice((1, 2, 3))
+            members = self.members[group] = []
+            for host in rng.sample(hosts, rng.randint(1, len(hosts))):
+                for index in range(rng.randint(1, most)):
+                    members.append(self._member(f"work{number}.{host.index}.{index}", group, host))
+
+    def _member(self, name: str, group: tuple[str, str], host: Host) -> SimClient:
+        rng = self.rng
+        client = SimClient(
+            self.world, self.ledger, name, host,
+            filters=[(f"$share/{group[0]}/{group[1]}", rng.choice((0, 1, 2, 2)))],
+            version=rng.choice((3, 4, 5, 5)), clean=rng.random() < 0.6, receive_maximum=rng.choice((0, 1, 5, 100)),
+        )  # fmt: skip
+        self.world.after(rng.uniform(0.0, 0.5), client.connect)
+        return client
+
+    def faults(self, length: float) -> None:
+        """Connections break, readers are slow, members come and go for good."""
+        rng, world = self.rng, self.world
+        for _ in range(rng.randint(0, 6)):
+            client = rng.choice(self.workers)
+            at = rng.uniform(0.3, length)
+            fault = rng.choice(("cut", "cut", "slow", "leave"))
+            if fault == "cut":
+                world.after(at, client.cut)
+            elif fault == "leave" and len(self.workers) > 1:
+                world.after(at, client.disconnect)
+            else:
+                world.after(at, client.read, False)
+                world.after(at + rng.uniform(0.1, 2.0), client.read, True)
+
+    def _look(self) -> None:
+        for host in self.world.alive():
+            sharing = host.running.federation.sharing
+            known = frozenset(sharing._pools) | {group.mark for group in host.running.fanout.shared.values()}
+            self._times[host.life].append(self.world.now)
+            self._known[host.life].append(known)
+        self.world.after(LOOK, self._look)
+
+    # ---- checks
+
+    def probed(self, first: int, messages: Messages) -> None:
+        """When all is whole and quiet, each message from number `first` on has exactly one receiver, if there can be one on the
+        publisher's own broker."""
+        receivers = self._receivers()
+        for sent in self.ledger.sent[first:]:
+            if sent.will:
+                continue
+            for group, members in self._matching(sent):
+                there = [c for c in members if c.state == "up" and c.interests and messages.joined(c, sent.client)]
+                got = receivers[group].get(sent.number, [])
+                home = [c for c in there if c.host is sent.client.host]
+                if len(got) != bool(there):
+                    names = [client.name for client in got]
+                    self.world.violation("group", f"{group}: probe {sent.number} (QoS {sent.qos}) came to {names} of {len(there)}")
+                elif home and got[0] not in home:
+                    self.world.violation("group not here", f"{group}: probe {sent.number} left {sent.client.host.name}")
+
+    def check(self, probes: int) -> None:
+        """Everything about the messages before number `probes`, too."""
+        for client in self.workers:
+            for error in client.errors:
+                self.world.violation("client", f"{client.name}: {error}")
+        receivers = self._receivers()
+        for group, members in self.members.items():
+            topics = group[1]
+            for client in members:
+                for got in client.got:
+                    if not matches(topics, got.topic):
+                        self.world.violation("unwanted", f"{client.name} got {got.topic}")
+            for number, clients in receivers[group].items():
+                once = any(g.qos != 1 for c in clients for g in c.got if g.number == number)
+                sent = self.ledger.sent[number]
+                if len(clients) > 1 and once and (sent.qos != 1 or not sent.repeated):
+                    self.world.violation("group twice", f"{group}: message {number} (QoS {sent.qos}) at {[c.name for c in clients]}")
+            self._losses(group, members, set(receivers[group]), probes)
+
+    def _losses(self, group: tuple[str, str], members: list[SimClient], received: set[int], probes: int) -> None:
+        """What is acknowledged reaches a member, if no broker with members died, and no session of one ended."""
+        if any(self._first.get(c.host.index) != c.host.life or not c.host.alive or c.host.left for c in members):
+            return
+        if any(c.session != 1 or c.state != "up" or not c.interests or not c.interests[0].qos for c in members):
+            return
+        mark = mark_of(group_key(*group))
+        for sent in self.ledger.sent[:probes]:
+            if sent.qos and sent.acked is not None and not sent.will and matches(group[1], sent.topic):
+                alive = self.world.hosts[sent.life[0]].life == sent.life and self.world.hosts[sent.life[0]].alive
+                if alive and sent.number not in received and self._knew(sent, mark):
+                    self.world.violation("group lost", f"{group}: message {sent.number} (QoS {sent.qos}) reached no member")
+
+    def _knew(self, sent: Sent, mark: bytes) -> bool:
+        """Whether the broker knew of the group around when it was published there."""
+        at = bisect_left(self._times[sent.life], sent.at)
+        known = self._known[sent.life]
+        return 1 <= at < len(known) and mark in known[at - 1] and mark in known[at]
+
+    def _matching(self, sent: Sent) -> list[tuple[tuple[str, str], list[SimClient]]]:
+        return [(group, members) for group, members in self.members.items() if matches(group[1], sent.topic)]
+
+    def _receivers(self) -> dict[tuple[str, str], dict[int, list[SimClient]]]:
+        """Who got each message: once for each time it was not a repetition within a session."""
+        found: dict[tuple[str, str], dict[int, list[SimClient]]] = {}
+        for group, members in self.members.items():
+            numbers: dict[int, list[SimClient]] = defaultdict(list)
+            for client in members:
+                seen: set[tuple[int, int]] = set()
+                for got in client.got:
+                    if (got.number, got.session) not in seen or got.qos == 2:
+                        numbers[got.number].append(client)
+                    seen.add((got.number, got.session))
+            found[group] = numbers
+        return found
