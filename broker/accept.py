@@ -323,10 +323,8 @@ class Handshake:
         if not connect.client_id:
             connect.client_id = node.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
-        if not stamp:
-            if node.moving.known and node.moving.wait(self, connect, now):
-                return
-            stamp = node.moving.stamp(connect.client_id, now)
+        if not stamp and not (stamp := node.moving.begin(self, connect, now)):
+            return  # waits for its session
         old = node.sessions.get(connect.client_id)
         if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
             node.counters.sessions_refused += 1

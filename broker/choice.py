@@ -2,9 +2,11 @@
 
 It stands behind the sequence number in the origin property (`broker.origin`), as one letter and base64:
 
-    "c"  id of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
-    "p"  id, mark, ids of the brokers that had it before: passed on by a broker that had no member any more; for this group alone
+    "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
+    "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a member; for this group alone
     "r"  the same of a message that was published with RETAIN
+
+The boot says which life of a broker is meant: what its last one may have delivered, the next one does not deliver again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
 
 ID = 8
-ENTRY = ID + MARK_SIZE
+WHO = ID + 4
+ENTRY = WHO + MARK_SIZE
 
 
 class Choice:
@@ -31,7 +34,7 @@ class Choice:
     def __init__(
         self, entries: list[tuple[bytes, bytes]], *, passed: bool = False, retain: bool = False, visited: tuple[bytes, ...] = ()
     ) -> None:
-        """`entries`: (id of a broker, mark of a group); one when it is `passed` on, then for nobody but this group."""
+        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then for nobody but this group."""
         self.entries = entries
         self.passed = passed
         self.retain = retain
@@ -55,9 +58,9 @@ def decode_choice(text: bytes) -> Choice:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
     if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
-        return Choice([(raw[at : at + ID], raw[at + ID : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
+        return Choice([(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 < hops <= limits.MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")
     visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
-    return Choice([(raw[:ID], raw[ID:ENTRY])], passed=True, retain=kind == b"r", visited=visited)
+    return Choice([(raw[:WHO], raw[WHO:ENTRY])], passed=True, retain=kind == b"r", visited=visited)

@@ -38,6 +38,8 @@ DRAINING = STATE + b"draining"
 
 STEP = 0.05
 """s between two looks."""
+REPLAY = 4
+"""answers in a row with something missing, after which it is sent again: what is under way arrives within one or two."""
 SLICE = 1000
 """sessions that end at one of them: some 10 ms."""
 
@@ -108,6 +110,7 @@ class Drain:
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
+        self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
         node.drain = self
         node.log("info", f"draining: {here} clients are told to go, {self.rate:g} a second; the end is in {within:g} s at most")
         self._federation.listings.post(DRAINING, b"1")
@@ -202,6 +205,7 @@ class Drain:
         if not node.sessions:
             self._enter("tree", now)
             self._federation.tree.retire(now)
+            self._federation.hurry(now)
 
     def _leave_tree(self, now: float) -> None:
         """Wait until nobody's messages pass through here, or nobody can do without it."""
@@ -237,6 +241,11 @@ class Drain:
         wanted = self._federation.interest.wanted_behind(link)
         if not any(entry.retain or wanted(entry.topic) for entry in relay.log.missed(seen, now)):
             self._confirmed.add(link)
+            return
+        self._lacking[link] = self._lacking.get(link, 0) + 1
+        if self._lacking[link] % REPLAY == 0 and link.live:
+            relay.leave(link)  # as after an overflow: it comes back when it has been sent what it lacks
+            self._federation.repair.link_caught_up(link)
 
     # ---------------------------------------------------------------- the end
 

@@ -104,6 +104,9 @@ MOVE_TIME = 1.0
 """s without a sign of the broker that has a client's session, until the client begins anew [sessions_unmoved]: longer than a
 repair of the tree, much shorter than clients wait for CONNACK."""
 
+MOVE_LONGEST = 10.0
+"""s that a client waits for its session at most, if it is on its way, behind much else: most clients wait longer for CONNACK."""
+
 MAX_MOVES = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
 stopped come at once; each costs two messages and a connection that waits."""
@@ -161,7 +164,7 @@ MAX_ORIGINS = 4096
 """origins (broker, boot) whose sequence is remembered; the one unheard for longest goes first. Four times the members."""
 
 MAX_CHOICES = 1000
-"""shared subscriptions that one message says another broker for, 20 bytes each; the groups beyond get it from nobody
+"""shared subscriptions that one message says another broker for, 24 bytes each; the groups beyond get it from nobody
 [shared_undelivered]."""
 
 MAX_PASSES = 8

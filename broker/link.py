@@ -313,7 +313,7 @@ class Link:
         properties = data[behind:payload_at]
         stamp = decode_stamp(properties) if first & 0x01 else None
         restored = stamp is not None and stamp.restored
-        if self.version == 1 and (choice is not None or stamp is not None):
+        if (choice is not None or stamp is not None) and self.version == 1:
             raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
         relay.check(topic, first, sequence or restored, 1)
         if stamp is not None:
@@ -330,7 +330,7 @@ class Link:
             if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
                 raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
         like = first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1]
-        if like and expires_at is None and choice is None:
+        if like and expires_at is None and choice is None and self.version > 1:
             # What continues this one is shorter: most likely more of the same.
             same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
             after = self._batch(data, position, payload_at, end, size, LINK_ID.join(same), properties, now)

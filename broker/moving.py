@@ -16,7 +16,7 @@ nobody else knows it, or that wants a clean start, is accepted at once. Else its
     <- CONNACK            posts its entry
 
 A holder that does not know of the client: NOTHING; that gave the session away: MOVED, to whom; that knows of a newer connection:
-NEWER. A holder that is silent for limits.MOVE_TIME is given up: the client begins anew.
+NEWER; whose parts wait behind messages: COMING. A holder that is silent for limits.MOVE_TIME is given up: the client begins anew.
 
 Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
 A message is offered to the session by the holder if the holder had it at TAKE, else by the taker: never by both. A broker that
@@ -25,18 +25,37 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
+from broker.giving import (
+    ANSWER,
+    COMING,
+    DONE,
+    ENDED,
+    MOVED,
+    NEWER,
+    NOTHING,
+    PART,
+    PART_SIZE,
+    REQUEST,
+    REST,
+    TAKE,
+    WHERE,
+    WINDOW,
+    Giving,
+    end_quietly,
+    heard,
+    say,
+)
 from broker.listings import CLIENT, INTEREST
 from broker.log import read_link_messages
 from broker.message import Message, size_of
 from broker.origin import Vector
 from broker.session import Session, SharedOutgoing
-from broker.sessionstate import SessionState, decode_state, encode_state, offered, only, restore, state_of
+from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect
@@ -47,14 +66,6 @@ if TYPE_CHECKING:
     from broker.accept import Handshake
     from broker.federation import Federation
     from broker.node import Node
-
-REQUEST, ANSWER, PART = 2, 3, 0x84
-"""Kinds of messages to one broker; the high bit: not ahead of the messages that clients published."""
-
-TAKE, REST, DONE = 1, 2, 3
-"""Requests; of the first two there are parts."""
-NOTHING, MOVED, NEWER, ENDED = 1, 2, 3, 4
-"""Answers."""
 
 KEPT, RESUMED = 1, 2
 """Flags of an entry: the session outlives its connection; it goes on with an older one."""
@@ -69,48 +80,17 @@ COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
 """s in which all brokers know of a new filter (issue 4: a tree's diameter and 50 ms)."""
-PART_SIZE = 60_000
-WINDOW = 16
-"""bytes of a part, and parts sent for one request: a link's other traffic gets in between."""
-GIVEN_TIME = 5.0
-"""s; as long we tell who asks to whom a session went, until everybody knows."""
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
-
-_HEAD = struct.Struct(">BQH")  # request or answer, stamp of the taker, length of the client id
-_WHERE = struct.Struct(">III")  # export, bytes of all its parts, position of this one
-
-
-class Known(NamedTuple):
-    """A session at another broker."""
-
-    stamp: int
-    flags: int
-
-
-class Export:
-    """A session of ours that somebody takes."""
-
-    __slots__ = ("at", "data", "number", "queued", "rest", "seen", "stamp", "taker")
-
-    def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
-        self.taker = taker
-        self.stamp = stamp
-        self.number = number
-        self.seen = seen
-        self.queued = queued  # messages in the queue that are part of it
-        self.data = data
-        self.rest = b""
-        self.at = at
 
 
 class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "client_id", "data", "export", "handshake", "heard", "holder", "seen", "session", "since", "stamp", "state", "taken",
-        "waiting",
+        "began", "client_id", "data", "export", "handshake", "heard", "holder", "seen", "session", "since", "stamp", "state",
+        "taken", "waiting",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -119,7 +99,7 @@ class Pull:
         self.stamp = stamp
         self.holder = holder
         self.state = ASKING
-        self.since = self.heard = now  # in this state; from the holder
+        self.began = self.since = self.heard = now  # the move; this state; the holder's last word
         self.export = (0, 0)  # number and bytes
         self.data = bytearray()
         self.taken: SessionState | None = None
@@ -131,20 +111,17 @@ class Pull:
 class Moving:
     """Who has which client's session; takes and gives them."""
 
-    __slots__ = ("_export_bytes", "_exports", "_federation", "_given", "_node", "_number", "_pulls", "active", "known")
+    __slots__ = ("_directory", "_federation", "_giving", "_node", "_own", "_pulls", "active")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
+        self._own = federation.own.id
+        self._directory = federation.listings.directory
+        self._giving = Giving(node, federation)
+        self._pulls: dict[str, Pull] = {}
         self.active = False
         """Somebody else was there: entries are posted."""
-        self.known: dict[str, dict[bytes, Known]] = {}
-        """Sessions elsewhere: client id -> broker -> session."""
-        self._pulls: dict[str, Pull] = {}
-        self._exports: dict[str, Export] = {}
-        self._export_bytes = 0
-        self._number = 0
-        self._given: dict[str, tuple[bytes, int]] = {}  # sessions that went: to whom, with which stamp
         listings = federation.listings
         listings.watch(CLIENT, self._posted)
         listings.on_way.append(self._way_changed)
@@ -154,21 +131,35 @@ class Moving:
 
     # ---------------------------------------------------------------- our own sessions
 
-    def stamp(self, client_id: str, now: float) -> int:
-        """Return the stamp of a connection that begins: newer than all that we know of this client."""
-        newest = 0
-        if self.known and (others := self.known.get(client_id)):
-            newest = max(known.stamp for known in others.values())
-        if self._exports and (export := self._exports.get(client_id)):
-            newest = max(newest, export.stamp)
-        return self._federation.retention.clock.tick(now, newest)
+    def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:
+        """Return the stamp of a connection that begins, newer than all that is known of its client; 0 when it has to wait."""
+        clock = self._federation.retention.clock
+        if not self.active:
+            return clock.tick(now)
+        client_id = connect.client_id
+        if self._pulls and (old := self._pulls.get(client_id)) is not None:
+            self._give_up(old, now)
+        others = self._elsewhere(client_id)
+        stamp = clock.tick(now, max([self._giving.newest(client_id), *(known[0] for known in others)]))
+        if connect.clean_start or not others:
+            return stamp
+        kept = [(newest, broker_id) for newest, broker_id, flags in others if flags & KEPT]
+        own = self._node.sessions.get(client_id)
+        if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
+            return stamp
+        if len(self._pulls) >= limits.MAX_MOVES:
+            handshake.turn_away(ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved")
+            return 0
+        handshake.conn.waiting = True
+        pull = self._pulls[client_id] = Pull(handshake, client_id, stamp, max(kept)[1], now)
+        self._ask(pull)
+        self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
+        return 0
 
     def came(self, session: Session, resumed: bool) -> None:
         """Tell the others of a client that is connected. `resumed`: its session was there before, here or elsewhere."""
-        client_id = session.client_id
-        self._forget_export(client_id)
-        self._given.pop(client_id, None)
         if self.active:
+            self._giving.came(session.client_id)
             self._post(session, resumed)
 
     def _post(self, session: Session, resumed: bool) -> None:
@@ -181,10 +172,10 @@ class Moving:
 
     def ended(self, session: Session) -> None:
         """Tell the others that a session is no more; one that went elsewhere is found until it is known there."""
-        if self._exports:
-            self._forget_export(session.client_id)
-        if self.active and session.stamp and session.client_id not in self._given:
-            self._federation.listings.withdraw(CLIENT + session.client_id.encode())
+        if self.active:
+            self._giving.forget(session.client_id)
+            if session.stamp and self._giving.given(session.client_id) is None:
+                self._federation.listings.withdraw(CLIENT + session.client_id.encode())
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is not None and not self.active:
@@ -200,92 +191,55 @@ class Moving:
 
     # ---------------------------------------------------------------- sessions elsewhere
 
+    def _elsewhere(self, client_id: str) -> list[tuple[int, bytes, int]]:
+        """Return the sessions that a client has at other brokers: stamp, broker, flags."""
+        key = CLIENT + client_id.encode()
+        found = [
+            (int.from_bytes(value[1:9], "big"), listing.id, value[0])
+            for listing in self._directory.listings.values()
+            if (value := listing.entries.get(key)) is not None and listing.via is not None and len(value) >= 9
+        ]
+        if (given := self._giving.given(client_id)) is not None:
+            found.append((given[1], given[0], KEPT))  # its new holder has not told of it yet
+        return found
+
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        if value is None or len(value) < 9:
+            return
         try:
             client_id = key.decode()
         except UnicodeDecodeError:
             return
-        others = self.known.get(client_id)
-        if value is None:
-            if others is not None:
-                others.pop(broker_id, None)
-                if not others:
-                    del self.known[client_id]
-            return
-        if len(value) < 9:
-            return
-        known = Known(int.from_bytes(value[1:9], "big"), value[0])
-        if others is None:
-            others = self.known[client_id] = {}
-        others[broker_id] = known
-        self._federation.retention.clock.merge(known.stamp, self._node.now)
-        given = self._given.get(client_id)
-        if given is not None and given[0] == broker_id and known.stamp >= given[1]:
-            self._forget_given(client_id, given)
+        stamp = int.from_bytes(value[1:9], "big")
+        self._federation.retention.clock.merge(stamp, self._node.now)
+        self._giving.known(client_id, broker_id, stamp)
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp or client_id in self._pulls:
             return
-        if (known.stamp, broker_id) > (session.stamp, self._federation.own.id):
-            self._lose(session, known)
+        if (stamp, broker_id) > (session.stamp, self._own):
+            self._lose(session, resumed=bool(value[0] & RESUMED))
 
-    def _lose(self, session: Session, winner: Known) -> None:
-        """End a session because the client has a newer one elsewhere."""
+    def _lose(self, session: Session, *, resumed: bool) -> None:
+        """End a session because the client has a newer one elsewhere. `resumed`: that one goes on with it, or with another."""
         node = self._node
         node.counters.sessions_lost += 1
         if session.conn is not None:
             node.log("info", f"client {shorten(session.client_id)} at {session.conn.peer} has connected elsewhere; closed")
             node.take_over(session)
         if node.sessions.get(session.client_id) is session:
-            if winner.flags & RESUMED:
-                self._end_quietly(session, len(session.queue))  # it goes on there
+            if resumed:
+                end_quietly(node, session, len(session.queue))
             else:
                 node.end_session(session)
 
-    def _end_quietly(self, session: Session, queued: int) -> None:
-        """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no will is due."""
-        session.will = None
-        session.inflight.clear()
-        for _ in range(min(queued, len(session.queue))):
-            session.queue.popleft()
-        self._node.end_session(session)
-
-    def _forget_given(self, client_id: str, given: tuple[bytes, int]) -> None:
-        if self._given.get(client_id) is given:
-            del self._given[client_id]
-            if client_id not in self._node.sessions:
-                self._federation.listings.withdraw(CLIENT + client_id.encode())
-
     # ---------------------------------------------------------------- taking: a client comes
-
-    def wait(self, handshake: Handshake, connect: Connect, now: float) -> bool:
-        """Whether this client's connection has to wait for its session."""
-        client_id = connect.client_id
-        if (old := self._pulls.get(client_id)) is not None:
-            self._give_up(old, now)
-        if connect.clean_start or not (others := self.known.get(client_id)):
-            return False
-        kept = [(known.stamp, broker_id) for broker_id, known in others.items() if known.flags & KEPT]
-        own = self._node.sessions.get(client_id)
-        if not kept or (own is not None and (own.stamp, self._federation.own.id) > max(kept)):
-            return False
-        if len(self._pulls) >= limits.MAX_MOVES:
-            handshake.turn_away(ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved")
-            return True
-        handshake.conn.waiting = True
-        pull = self._pulls[client_id] = Pull(handshake, client_id, self.stamp(client_id, now), max(kept)[1], now)
-        self._ask(pull)
-        self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
-        return True
 
     def _ask(self, pull: Pull) -> None:
         """Send the request that this state waits for the answer to."""
         request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
         if request is not None:
-            self._send(pull.holder, REQUEST, request, pull.stamp, pull.client_id, len(pull.data).to_bytes(4, "big"))
-
-    def _send(self, broker_id: bytes, kind: int, what: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
-        name = client_id.encode()
-        self._federation.listings.send(broker_id, kind, _HEAD.pack(what, stamp, len(name)) + name + rest)
+            body = say(request, pull.stamp, pull.client_id, len(pull.data).to_bytes(4, "big"))
+            self._federation.listings.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: Pull, now: float) -> None:
         """Look after a move now and then: what got lost is asked for again, but not for ever."""
@@ -296,7 +250,7 @@ class Moving:
             self._give_up(pull, now)
             return
         quiet = now - max(pull.heard, pull.since)
-        if quiet >= limits.MOVE_TIME:
+        if quiet >= limits.MOVE_TIME or now >= pull.began + limits.MOVE_LONGEST:
             self._silent(pull, now)
         elif quiet >= RETRY / 2:
             self._ask(pull)
@@ -329,7 +283,7 @@ class Moving:
         session, pull.session = pull.session, None
         if session is not None and self._node.sessions.get(session.client_id) is session:
             session.stamp = 0  # it was never ours
-            self._end_quietly(session, len(session.queue))
+            end_quietly(self._node, session, len(session.queue))
 
     def _hang_up(self, pull: Pull) -> None:
         conn = pull.handshake.conn
@@ -341,7 +295,7 @@ class Moving:
     # ---------------------------------------------------------------- taking: answers
 
     def _answered(self, sender: bytes, body: bytes, now: float) -> None:
-        answer, stamp, client_id, rest = _split(body)
+        answer, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
         if pull is None or pull.holder != sender or pull.stamp != stamp:
             return
@@ -353,7 +307,9 @@ class Moving:
         elif pull.state == CLOSING:
             if answer in (ENDED, NOTHING):
                 self._finish(pull, now)
-        elif answer == MOVED and len(rest) == 8 and rest != self._federation.own.id:
+        elif answer == COMING:
+            pass
+        elif answer == MOVED and len(rest) == 8 and rest != self._own:
             pull.holder = rest
             pull.export, pull.data = (0, 0), bytearray()
             self._drop(pull)
@@ -364,20 +320,20 @@ class Moving:
             self._finish(pull, now)
 
     def _part(self, sender: bytes, body: bytes, now: float) -> None:
-        what, stamp, client_id, rest = _split(body)
+        what, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
         if pull is None or pull.holder != sender or pull.stamp != stamp or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state:
             return
-        if len(rest) < _WHERE.size:
+        if len(rest) < WHERE.size:
             raise MalformedPacket("part of a session is truncated")
-        number, total, at = _WHERE.unpack_from(rest)
+        number, total, at = WHERE.unpack_from(rest)
         if total > limits.MAX_MOVED_BYTES:
             raise MalformedPacket("a session that is too large")
         if pull.export != (number, total):
             pull.export, pull.data = (number, total), bytearray()
         if at != len(pull.data):
             return  # one before it was lost, and is asked for again
-        pull.data += rest[_WHERE.size :]
+        pull.data += rest[WHERE.size :]
         pull.heard = now
         if len(pull.data) >= total:
             self._whole(pull, now)
@@ -426,7 +382,7 @@ class Moving:
         assert connect is not None
         old = node.sessions.get(client_id)
         if old is not None:
-            self._end_quietly(old, len(old.queue))
+            end_quietly(self._node, old, len(old.queue))
         if (node.access is not None and state.username != connect.username) or len(node.sessions) >= limits.MAX_SESSIONS:
             return False  # what waits for one user is not for another
         posted = self._federation.listings.directory.own.entries
@@ -497,10 +453,9 @@ class Moving:
         node = self._node
         del self._pulls[pull.client_id]
         session, pull.session = pull.session, None
-        others = self.known.get(pull.client_id)
-        if others and max(known.stamp for known in others.values()) > pull.stamp:
+        if any(stamp > pull.stamp for stamp, _, _ in self._elsewhere(pull.client_id)):
             if session is not None:
-                self._end_quietly(session, len(session.queue))
+                end_quietly(self._node, session, len(session.queue))
             self._hang_up(pull)  # it is connected elsewhere by now
             return
         if session is not None:
@@ -511,113 +466,9 @@ class Moving:
                 return
         pull.handshake.moved(pull.stamp, now)
 
-    # ---------------------------------------------------------------- giving
-
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
-        request, stamp, client_id, rest = _split(body)
-        node = self._node
+        """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""
+        _, stamp, client_id, _ = heard(body)
         if (pull := self._pulls.get(client_id)) is not None and pull.stamp < stamp:
             self._give_up(pull, now)
-        session = node.sessions.get(client_id)
-        export = self._exports.get(client_id)
-        given = self._given.get(client_id)
-        if session is None or not session.stamp:
-            self._absent(sender, request, stamp, client_id, given)
-        elif session.stamp > stamp or (export is not None and export.stamp > stamp):
-            self._send(sender, ANSWER, NEWER, stamp, client_id)
-        elif request == DONE:
-            if export is None or (export.taker, export.stamp) != (sender, stamp):
-                self._send(sender, ANSWER, NEWER, stamp, client_id)
-                return
-            given = self._given[client_id] = (sender, stamp)
-            self._end_quietly(session, export.queued)
-            node.schedule(now + GIVEN_TIME, lambda at: self._forget_given(client_id, given))
-            self._send(sender, ANSWER, ENDED, stamp, client_id)
-        else:
-            self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), now)
-
-    def _absent(self, sender: bytes, request: int, stamp: int, client_id: str, given: tuple[bytes, int] | None) -> None:
-        if given is None:
-            self._send(sender, ANSWER, NOTHING, stamp, client_id)
-        elif request == DONE:
-            self._send(sender, ANSWER, ENDED if given == (sender, stamp) else NEWER, stamp, client_id)
-        elif given[0] == sender:
-            self._send(sender, ANSWER, NOTHING, stamp, client_id)
-        else:
-            self._send(sender, ANSWER, MOVED, stamp, client_id, given[0])
-
-    def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, now: float) -> None:
-        """Send parts of a session, from `at` on."""
-        node = self._node
-        client_id = session.client_id
-        if session.conn is not None:
-            node.take_over(session)
-            if client_id not in node.sessions:
-                self._send(sender, ANSWER, NOTHING, stamp, client_id)
-                return
-        export = self._exports.get(client_id)
-        same = export is not None and (export.taker, export.stamp) == (sender, stamp)
-        if export is None or not same:
-            export = self._encode(sender, stamp, session, now)
-            at = 0
-        if request == REST and not export.rest:
-            export.rest = self._rest(session, export, now)
-            at = 0
-        data = export.data if request == TAKE else export.rest
-        export.at = now
-        for _ in range(WINDOW):
-            where = _WHERE.pack(export.number, len(data), at)
-            self._send(sender, PART, request, stamp, client_id, where + data[at : at + PART_SIZE])
-            at += PART_SIZE
-            if at >= len(data):
-                break
-
-    def _encode(self, taker: bytes, stamp: int, session: Session, now: float) -> Export:
-        self._forget_export(session.client_id)
-        if self._export_bytes > limits.MAX_EXPORT_BYTES:
-            self._forget_old(now)
-        node = self._node
-        seen = offered(node.relay.vector)
-        data = encode_state(state_of(session, seen, node.fanout), now)
-        self._number = self._number + 1 & 0xFFFFFFFF
-        export = self._exports[session.client_id] = Export(taker, stamp, self._number, seen, len(session.queue), data, now)
-        self._export_bytes += len(data)
-        return export
-
-    def _rest(self, session: Session, export: Export, now: float) -> bytes:
-        """Encode what came since the session was encoded and is not in it."""
-        relay = self._node.relay
-        parts = []
-        filters = [f for f in session.subscriptions if split_shared(f)[0] is None]
-        for entry in relay.log.those(only(relay.vector, export.seen), now - 2 * limits.MOVE_TIME):
-            topic = entry.topic.decode()
-            if any(matches(topic_filter, topic) for topic_filter in filters):
-                for sequence in range(entry.sequence, entry.sequence + entry.count):
-                    parts.append(entry.part(sequence, sequence).data(now))
-        return b"".join(parts)
-
-    def _forget_export(self, client_id: str) -> None:
-        export = self._exports.pop(client_id, None)
-        if export is not None:
-            self._export_bytes -= len(export.data)
-
-    def _forget_old(self, now: float) -> None:
-        """Make room: who asks again gets it encoded again."""
-        for client_id, export in list(self._exports.items()):
-            if export.at + limits.MOVE_TIME < now:
-                self._forget_export(client_id)
-
-
-def _split(body: bytes) -> tuple[int, int, str, bytes]:
-    """Return (what, stamp, client id, rest)."""
-    if len(body) < _HEAD.size:
-        raise MalformedPacket("message about a session is truncated")
-    what, stamp, size = _HEAD.unpack_from(body)
-    end = _HEAD.size + size
-    try:
-        name = body[_HEAD.size : end].decode()
-    except UnicodeDecodeError:
-        raise MalformedPacket("message about a session with a client id that is not UTF-8") from None
-    if end > len(body):
-        raise MalformedPacket("message about a session is truncated")
-    return what, stamp, name, body[end:]
+        self._giving.requested(sender, body, now)

@@ -232,18 +232,17 @@ class Relay:
     ) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
-        here = ours = True
+        here = True
         if message.qos or message.retain:
             self.log.append(Entry(key, sequence, data, message, now))
             here = self._for_us(self.vector[key], sequence)
-            ours = sequence > self.vector[key].begin
         if self.node.forwarding:
             self._send(data, 1, self._links(message, choice), link)
         if message.topic[:1] == b"$":
             return
         new = message.retain and self.federation.retention.received(message, key, sequence, now)
         if choice is not None:
-            self.federation.sharing.received(message, choice, ours=ours, ordinary=here or new)
+            self.federation.sharing.received(message, choice, ordinary=here or new)
         elif here or new:
             self.node.fanout.publish(message, ())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.choice import Choice
+from broker.choice import ID, Choice
 from broker.fanout import topic_of
 from broker.listings import GROUP
 from broker.message import Message
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 class Sharing:
     """What is known of the groups of other brokers, and who gets what."""
 
-    __slots__ = ("_cut", "_federation", "_node", "_own", "_pools", "_trie")
+    __slots__ = ("_cut", "_federation", "_node", "_own", "_pools", "_trie", "_who")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._own = federation.own.id
+        self._who = self._own + federation.own.boot.to_bytes(4, "big")
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._cut: dict[bytes, tuple[float, set[bytes]]] = {}  # broker that cannot be reached -> until when (s), its marks
@@ -177,7 +178,7 @@ class Sharing:
                 if group is not None:
                     groups = [g for g in groups if g is not group]
                 if len(entries) < limits.MAX_CHOICES:
-                    entries.append((chosen, pool.mark))
+                    entries.append((self._life(chosen), pool.mark))
                     self._node.counters.shared_elsewhere += 1
                 else:
                     self._node.counters.shared_undelivered += 1
@@ -187,10 +188,15 @@ class Sharing:
         """Choose for a message of a broker that cannot; the first one that takes it from there does. None: no groups."""
         route = self._node.fanout.route(topic)
         groups, choice = self._choose(route)
-        entries = [(self._own, group.mark) for group in groups[: limits.MAX_CHOICES]]
+        entries = [(self._who, group.mark) for group in groups[: limits.MAX_CHOICES]]
         if choice is not None:
             entries += choice.entries[: limits.MAX_CHOICES - len(entries)]
         return Choice(entries) if entries else None
+
+    def _life(self, broker_id: bytes) -> bytes:
+        """Return id and boot of another broker."""
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        return broker_id + (0 if listing is None else listing.boot).to_bytes(4, "big")
 
     def _best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
         """How the best of a group's members here is, of those that are allowed (None: all)."""
@@ -210,14 +216,14 @@ class Sharing:
 
     # ---------------------------------------------------------------- received
 
-    def received(self, message: Message, choice: Choice, *, ours: bool, ordinary: bool) -> None:
-        """Deliver a message from a link with what it says of groups. `ours`: groups named here get it; `ordinary`: so do
-        ordinary subscriptions, if it is for them."""
+    def received(self, message: Message, choice: Choice, *, ordinary: bool) -> None:
+        """Deliver a message from a link with what it says of groups. Those named here get it, however old it is: nobody else
+        does. `ordinary`: so do ordinary subscriptions, if it is for them."""
         fanout = self._node.fanout
         route = fanout.route(message.topic)
         message.choice = choice
         groups: list[SharedGroup] = []
-        marks = {mark for broker_id, mark in choice.entries if broker_id == self._own} if ours else set()
+        marks = {mark for who, mark in choice.entries if who == self._who}
         if marks:
             if choice.retain:
                 message = Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
@@ -260,7 +266,7 @@ class Sharing:
             return
         node.counters.shared_passed_on += 1
         copy = Message(message.topic, message.payload, message.qos, False, message.properties, message.expires_at, None)
-        choice = Choice([(target, mark)], passed=True, retain=message.retain, visited=visited)
+        choice = Choice([(self._life(target), mark)], passed=True, retain=message.retain, visited=visited)
         node.relay.forward(copy, choice)
 
     # ---------------------------------------------------------------- ways
@@ -270,8 +276,8 @@ class Sharing:
         if not self._federation.interest.selective:
             return links
         found = [link for link in self._node.forwarding if not link.selective] if choice.passed else list(links)
-        for broker_id, _ in choice.entries:
-            link = self._federation.listings.link_to(broker_id)
+        for who, _ in choice.entries:
+            link = self._federation.listings.link_to(who[:ID])
             if link is not None and link.live and link not in found:
                 found.append(link)
         return found
@@ -280,7 +286,7 @@ class Sharing:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
         link_to = self._federation.listings.link_to
-        return choice is not None and any(link_to(broker_id) is link for broker_id, _ in choice.entries)
+        return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)
 
 
 def _visited(message: Message) -> tuple[bytes, ...]:

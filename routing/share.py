@@ -12,8 +12,9 @@ from typing import Final
 
 from routing.topics import is_wildcard, well_formed
 
-MARK_SIZE: Final = 7
-"""bytes that stand for a group and its filter on a link; with a broker's 8 they make 20 characters of base64."""
+MARK_SIZE: Final = 6
+"""bytes that stand for a group and its filter on a link: few groups match one topic, so that two of them share a mark once in
+many billions of years."""
 
 HERE: Final = b""
 """Chosen: this broker. No broker has an empty id."""
@@ -105,7 +106,7 @@ def parse_key(key: bytes) -> tuple[str, str]:
 
 
 def mark_of(key: bytes) -> bytes:
-    """Return the 7 bytes that stand for a `group_key` on links. That two groups share one is less likely than a broken memory."""
+    """Return the 6 bytes that stand for a `group_key` on links."""
     return blake2b(key, digest_size=MARK_SIZE).digest()
 
 

@@ -189,10 +189,10 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     for host in hosts:
         log = host.running.relay.log
         entries = log._entries
-        kept = sum(entry.count for entry in entries)
+        kept = sum(entry.count for entry in entries if not ((choice := entry.choice) and choice.passed))
         if kept > most:
             faults.append(("bounds", f"{host.name} keeps {kept} messages of {most}"))
-        twice = kept - len({(entry.key, entry.sequence + n) for entry in entries for n in range(entry.count)})
+        twice = sum(e.count for e in entries) - len({(e.key, e.sequence + n) for e in entries for n in range(e.count)})
         if twice:
             faults.append(("bounds", f"{host.name} keeps {twice} messages twice"))
         size = sum(entry.size for entry in entries)

@@ -131,6 +131,7 @@ class SimClient:
         self.session = 0  # sessions: grows when the brokers did not keep ours
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
         self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
+        self.forked = False  # there are cuts, after which it may have several sessions for a moment
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
@@ -185,6 +186,9 @@ class SimClient:
 
     def _doubtful(self) -> bool:
         """Whether the last broker is another one that is not alive any more, or out of reach of the next one."""
+        sessions = {host.life for host in self.world.alive() if self.name in host.running.sessions}
+        if self.forked and sessions - {self.life}:
+            return True  # a cut left an older one somewhere
         if self.life == self.host.life or self.life[0] < 0:
             return self.doubt and self.state != "up"
         if self.hasty:

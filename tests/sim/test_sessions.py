@@ -42,6 +42,7 @@ class Roaming(Schedule):
             filters = [(f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2)))]
             roamer = self._client(f"roam{number}", rng.choice(world.hosts), filters=filters, clean=False)
             roamer.hasty = world.skew > 0
+            roamer.forked = not self.calm
             self.roamers.append(roamer)
             if rng.random() < 0.3:
                 self.publishers.append(roamer)

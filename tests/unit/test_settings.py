@@ -175,7 +175,7 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"routing": "interest"}, "--routing: not yet: 'interest'; this version has flood"),
+        ({"routing": "topic"}, "--routing: not yet: 'topic'; this version has flood"),
         ({"routing": "Flood"}, "--routing: 'Flood' is not one of flood, interest, topic"),
         ({"discovery": ""}, "--discovery: '' is not one of multicast, static, dns, off"),
         ({"listen": "127.0.0.1:0"}, "--listen: address '127.0.0.1:0': port '0' is not a number from 1 to 65535"),

@@ -1,0 +1,221 @@
+"""`mqttree drain` and restarts one after the other, with real processes: nobody who stays elsewhere misses anything."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from broker.wire import Disconnect
+from broker.wire.properties import Property
+from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, repeated, until
+from tests.process.test_operations import Raw
+
+PAUSE = 0.005
+"""s between two messages of a publisher."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as found:
+        yield found
+
+
+def command(broker: Broker, *flags: str) -> subprocess.CompletedProcess[str]:
+    """mqttree drain."""
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli", "drain", "--admin", f"127.0.0.1:{broker.admin}", *flags],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")},
+    )  # fmt: skip
+
+
+def ask(broker: Broker, method: str, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.admin, timeout=PATIENCE)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def ended(broker: Broker) -> int:
+    assert broker.process is not None
+    return broker.process.wait(PATIENCE)
+
+
+def test_clients_are_sent_to_the_others(cluster: Cluster) -> None:
+    one, two = (cluster.add() for _ in range(2))
+    cluster.agree([one.up(), two.up()])
+    raw = Raw(one.port, "five")
+    with clients() as make:
+        four, there = make(one.port, protocol=4), make(two.port)
+        four.subscribe("#", 1)
+        there.subscribe("#", 1)
+        probe = make(one.port)
+        until(lambda: probe.publish("probe", "x", 1) and there.payloads("probe"), "the link carries")
+        done = command(one)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines()[0].startswith("clients: ") and done.stdout.splitlines()[-1] == "gone"
+        assert ended(one) == 0
+        farewell = raw.take()
+        assert isinstance(farewell, Disconnect) and farewell.reason == 0x9C
+        assert (farewell.properties or {})[Property.SERVER_REFERENCE] == two.address
+        assert four.lost.wait(PATIENCE)
+        assert not there.lost.is_set()
+    assert len(one.lines("drained in", "3 clients sent away")) == 1
+    assert not one.lines("left are")
+    assert two.lines("link to b0", "closed by the other broker (0x8b)")
+
+
+def test_state_access_and_the_second_time(cluster: Cluster) -> None:
+    broker = cluster.add("--discovery", "off").up()
+    assert broker.view()["draining"] is False
+    assert ask(broker, "GET", "/api/drain")[0] == 404
+    assert ask(broker, "POST", "/api/federation")[0] == 404
+    assert ask(broker, "POST", "/healthz")[0] == 405
+    assert ask(broker, "POST", "/api/drain", Origin="http://evil.example")[0] == 403
+    assert ask(broker, "POST", "/api/drain?rate=fast") == (400, "rate: 'fast' is not a number from 0.01 to 1e+06\n")
+    for flags in (("--rate", "0"), ("--to", "0.0.0.0:1"), ("--within", "soon")):
+        done = command(broker, *flags)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert broker.view()["draining"] is False
+    with clients() as make:
+        held = [make(broker.port) for _ in range(3)]
+        done = command(broker, "--rate", "0.01", "--no-wait")
+        assert done.returncode == 0 and done.stdout.startswith("clients: ")
+        view = until(lambda: (v := broker.view())["drain"]["clients_left"] == 2 and v, "the first one is told to go")
+        assert view["draining"] is True and view["drain"]["state"] == "clients"
+        status = subprocess.run(
+            [sys.executable, "-m", "broker.cli", "status", "--admin", f"127.0.0.1:{broker.admin}"],
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
+        )  # fmt: skip
+        assert "draining clients: 2 clients, " in status.stdout
+        status_code, text = ask(broker, "POST", "/api/drain")
+        assert status_code == 202 and json.loads(text)["draining"] is True
+        assert ended(broker) == 0
+        assert all(client.lost.wait(PATIENCE) for client in held)
+    assert len(broker.lines("WARNING", "told to make an end, left are 2 clients")) == 1
+    assert command(broker).returncode == 1
+
+
+def test_a_signal_stops_a_broker_that_drains(cluster: Cluster) -> None:
+    broker = cluster.add("--discovery", "off").up()
+    with clients() as make:
+        make(broker.port), make(broker.port)
+        assert command(broker, "--rate", "0.01", "--no-wait").returncode == 0
+        assert broker.terminate() == 0
+
+
+# -------------------------------------------------------------------- one after the other
+
+
+class Stream:
+    """A client that publishes until it is told not to, or is sent away: QoS 1 and 2 in turn, each message once."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.sent: dict[int, tuple[int, bytes]] = {}  # packet identifier -> QoS, payload
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(PAUSE) and not self.client.lost.is_set() and number < 60_000:
+            number += 1
+            payload, qos = f"{self.name} {number}".encode(), 1 + number % 2
+            self.sent[self.client.publish(f"load/{self.name}", payload, qos)] = qos, payload
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+
+    def acknowledged(self, qos: int) -> list[bytes]:
+        """Payloads that a broker took over."""
+        return [payload for mid, (found, payload) in self.sent.items() if found == qos and mid in self.client.acknowledged]
+
+
+class Faithful:
+    """paho that comes back to its broker on its own, and publishes what it has to."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.acknowledged: list[bytes] = []
+        self._payloads: dict[int, bytes] = {}
+        self.times = 0
+        version = paho.MQTTProtocolVersion.MQTTv311
+        self.paho = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=version, clean_session=True)
+        self.paho.reconnect_delay_set(1, 1)
+        self.paho.on_connect = self._on_connect
+        self.paho.on_publish = lambda _c, _d, mid, _r, _p: self.acknowledged.append(self._payloads[mid])
+        self.paho.connect("127.0.0.1", port)
+        self.paho.loop_start()
+        until(lambda: self.times, "connected")
+
+    def _on_connect(self, *found: object) -> None:
+        self.times += 1
+
+    def publish(self, payload: bytes) -> None:
+        info = self.paho.publish("load/faithful", payload, 1)
+        self._payloads[info.mid] = payload
+
+    def close(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+@pytest.mark.parametrize("routing", ("flood", "interest"))
+def test_rolling_restart(cluster: Cluster, routing: str) -> None:
+    """Each of three brokers is drained and started again; who is connected elsewhere gets all that anybody was told is safe."""
+    brokers = [cluster.add("--routing", routing) for _ in range(3)]
+    for broker in brokers:
+        broker.up()
+    for leaving in brokers:
+        cluster.settle()
+        with clients() as make:
+            watchers = {broker: make(broker.port, client_id=f"watcher {broker.name}") for broker in brokers}
+            for watcher in watchers.values():
+                watcher.subscribe("load/#", 2)
+            hello = make(leaving.port)
+            stay = [watcher for broker, watcher in watchers.items() if broker is not leaving]
+            until(lambda hello=hello, stay=stay: hello.publish("load/hello", "x") and all(w.payloads() for w in stay), "carried")
+            faithful = Faithful(leaving.port, "faithful")
+            streams = {broker: Stream(make(broker.port), broker.name) for broker in brokers}
+            try:
+                for number in range(50):
+                    faithful.publish(f"before {number}".encode())
+                until(lambda streams=streams: all(len(stream.sent) > 100 for stream in streams.values()), "some traffic")
+                done = command(leaving)
+                assert (done.returncode, done.stderr) == (0, "")
+                assert ended(leaving) == 0
+                assert leaving.lines("drained in")[-1:] and "left are" not in leaving.lines("drained in")[-1]
+                for number in range(50):
+                    faithful.publish(f"meanwhile {number}".encode())
+                leaving.start().up()
+                cluster.agree()
+                until(lambda faithful=faithful: len(set(faithful.acknowledged)) == 100, "the faithful client is back")
+            finally:
+                for stream in streams.values():
+                    stream.end()
+                faithful.close()
+            going = [stream for broker, stream in streams.items() if broker is not leaving]
+            until(lambda going=going: all(s.client.acknowledged.issuperset(s.sent) for s in going), "acknowledgements")
+            due = [payload for stream in streams.values() for qos in (1, 2) for payload in stream.acknowledged(qos)]
+            due += faithful.acknowledged
+            assert len(due) > 300
+            for watcher in stay:
+                until(lambda w=watcher, due=due: set(due) <= set(w.payloads()), f"all of {len(due)} at {watcher.port}")
+                assert not watcher.lost.is_set()
+                once = {payload for stream in streams.values() for qos, payload in stream.sent.values() if qos == 2}
+                assert not once.intersection(repeated(watcher.payloads()))

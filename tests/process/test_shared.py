@@ -1,0 +1,75 @@
+"""Shared subscriptions over three real brokers, with Mosquitto's clients: each message comes to one member of the whole group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.brokers import Broker, Client, Cluster, Mosquitto, clients, mosquitto_pub, until
+
+MESSAGES = 60
+
+
+@pytest.fixture(scope="module", params=["flood", "interest"])
+def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+    with Cluster(tmp_path_factory.mktemp("three"), "--routing", request.param) as cluster:
+        brokers = [cluster.add() for _ in range(3)]
+        cluster.agree()
+        yield brokers
+        cluster.show()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Client]]:
+    with clients() as maker:
+        yield maker
+
+
+def known(publisher: Client, members: list[Mosquitto], topic: str) -> None:
+    """Return when messages published here come to all of these: probes go round until they have."""
+
+    def reached() -> bool:
+        publisher.publish(topic, "probe", 1)
+        return all("probe" in member.lines() for member in members)
+
+    until(reached, f"{topic} reaches every member")
+
+
+def told(members: list[Mosquitto]) -> list[str]:
+    """All that came and is no probe."""
+    return [line for member in members for line in member.lines() if line != "probe"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_once(three: list[Broker], make: Callable[..., Client], tmp_path: Path, qos: int) -> None:
+    """Members on two brokers, the publisher on the third: everything comes once, and both take part."""
+    topic = f"shared/once/{qos}"
+    flags = ("-t", f"$share/g/{topic}", "-q", str(qos))
+    with Mosquitto(tmp_path, three[0].port, *flags) as one, Mosquitto(tmp_path, three[1].port, *flags) as two:
+        known(make(three[2].port), [one, two], topic)
+        lines = [f"message {number}" for number in range(MESSAGES)]
+        mosquitto_pub(three[2].port, "-t", topic, "-q", str(qos), "-l", lines=lines)
+        until(lambda: len(told([one, two])) >= MESSAGES, "all messages")
+        assert sorted(told([one, two])) == sorted(lines)
+        assert told([one])
+        assert told([two])
+
+
+def test_members_at_home_come_first(three: list[Broker], make: Callable[..., Client], tmp_path: Path) -> None:
+    """A publisher with a member on its own broker: that one gets everything, until it goes."""
+    topic = "shared/home"
+    flags = ("-t", f"$share/g/{topic}", "-q", "1")
+    publisher = make(three[0].port)
+    with Mosquitto(tmp_path, three[1].port, *flags) as away:
+        known(publisher, [away], topic)
+        with Mosquitto(tmp_path, three[0].port, *flags) as home:
+            known(publisher, [home], topic)
+            lines = [f"message {number}" for number in range(MESSAGES)]
+            mosquitto_pub(three[0].port, "-t", topic, "-q", "1", "-l", lines=lines)
+            until(lambda: len(told([home])) >= MESSAGES, "all messages")
+            assert told([home]) == lines
+            assert told([away]) == []
+        mosquitto_pub(three[0].port, "-t", topic, "-q", "1", "-l", lines=["last"])
+        until(lambda: told([away]) == ["last"], "what comes after it has gone")

@@ -1,0 +1,429 @@
+"""Sessions that move between brokers, one case at a time: three brokers in a row, b1 - b0 - b2, so that b0 is on every way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.moving import SLICE
+from broker.node import Node
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Property,
+    Publish,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+    encode_packet,
+)
+from tests.sim.checkers import session_faults
+from tests.sim.schedule import faults_of
+from tests.sim.world import End, Host, World
+
+
+class Row:
+    """The brokers, and time."""
+
+    def __init__(self, count: int = 3, seed: int = 5, **config: Any) -> None:
+        self.world = world = World(seed)
+        world.skew = 0.0
+        world.rate, world.loss = 1.25e7, 0.0
+        for index in range(count):
+            world.add(discovery="multicast", capability=float(9 - index), **config).start()
+        if count == 3:
+            world.block(1, 2)
+        self.join()
+
+    def join(self) -> None:
+        """Run until all agree."""
+        self.until(lambda: not faults_of(self.world), 30.0)
+
+    def run(self, seconds: float = 0.3) -> None:
+        self.world.run(seconds)
+        assert not self.world.violations
+
+    def until(self, done: Callable[[], object], seconds: float = 5.0) -> None:
+        assert self.world.run(seconds, lambda: bool(done()), 0.001), "it does not come to that"
+        assert not self.world.violations
+
+    def host(self, index: int) -> Host:
+        return self.world.hosts[index]
+
+    def node(self, index: int) -> Node:
+        return self.world.hosts[index].running
+
+    def client(self, index: int, client_id: str = "c", **options: Any) -> Client:
+        """A client whose CONNECT is sent."""
+        return Client(self, index, client_id, **options)
+
+    def connect(self, index: int, client_id: str = "c", **options: Any) -> Client:
+        """A client that is connected."""
+        client = self.client(index, client_id, **options)
+        self.until(lambda: client.connacks or client.gone)
+        assert client.connacks, client.packets
+        return client
+
+    def one_session(self) -> None:
+        """Every client has one session, and every broker says so."""
+        self.run(0.5)
+        assert not session_faults(self.world, self.world.alive())
+        self.until(lambda: not faults_of(self.world), 20.0)
+
+
+class Client:
+    """A connection as its client sees it; it answers nothing by itself but what `answers` says."""
+
+    def __init__(
+        self, row: Row, index: int, client_id: str, *, version: int = 5, clean: bool = False, expiry: int = 3600,
+        will: Will | None = None, answers: bool = True, username: str | None = None, receive: int = 0,
+    ) -> None:  # fmt: skip
+        self.row = row
+        self.version = version
+        self.answers = answers
+        self.decoder = Decoder(version)
+        self.packets: list[Packet] = []
+        self.gone = False
+        self.packet_id = 100
+        end = row.world.connect(row.host(index), self)
+        assert end is not None
+        self.end: End = end
+        properties: Any = {Property.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 and expiry else {}
+        if receive:
+            properties[Property.RECEIVE_MAXIMUM] = receive
+        self.send(Connect("MQTT", version, clean, 0, client_id, username, None, will, properties or None))
+
+    def send(self, packet: Packet) -> None:
+        self.end.write(encode_packet(packet, self.version))
+
+    def data(self, data: bytes) -> None:
+        for packet in self.decoder.receive(data):
+            self.packets.append(packet)
+            if not self.answers:
+                continue
+            if isinstance(packet, Publish) and packet.qos:
+                self.send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id or 0))
+            elif isinstance(packet, Pubrel):
+                self.send(Pubcomp(packet.packet_id))
+            elif isinstance(packet, Pubrec):
+                self.send(Pubrel(packet.packet_id))
+
+    def lost(self, reason: str) -> None:
+        self.gone = True
+
+    def cut(self) -> None:
+        """Break the connection."""
+        self.end.abort()
+        self.row.run(0.01)
+
+    def leave(self) -> None:
+        self.send(Disconnect())
+        self.row.run(0.01)
+
+    @property
+    def connacks(self) -> list[Connack]:
+        return [p for p in self.packets if isinstance(p, Connack)]
+
+    @property
+    def present(self) -> bool:
+        assert self.connacks[0].code == 0
+        return self.connacks[0].session_present
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [p.payload for p in self.packets if isinstance(p, Publish)]
+
+    def fresh(self, got: list[bytes]) -> list[bytes]:
+        """What came, without what a client that has `got` this knows to be a repetition."""
+        return [p.payload for p in self.packets if isinstance(p, Publish) and not (p.dup and p.payload in got)]
+
+    def subscribe(self, *filters: str, qos: int = 2, **options: Any) -> None:
+        """Subscribe, and let everybody know."""
+        self.send(Subscribe(1, [SubscriptionRequest(f, qos, **options) for f in filters]))
+        self.row.until(lambda: any(isinstance(p, Suback) for p in self.packets))
+        self.row.run(0.3)
+
+    def publish(self, topic: str, *payloads: bytes, qos: int = 2) -> None:
+        for payload in payloads:
+            self.packet_id += 1
+            self.send(Publish(topic, payload, qos, packet_id=self.packet_id if qos else None))
+
+    def reason(self) -> int | None:
+        found = [p.reason for p in self.packets if isinstance(p, Disconnect)]
+        return found[-1] if found else None
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
+    row = Row(routing=routing)
+    client = row.connect(1, version=version)
+    client.subscribe("a/#")
+    client.cut()
+    publisher = row.connect(0, "p")
+    publisher.publish("a/b", *[b"%d" % n for n in range(5)])
+    row.run()
+    back = row.connect(2, version=version)
+    assert back.present
+    publisher.publish("a/b", b"more")
+    row.until(lambda: b"more" in back.payloads)
+    assert back.payloads == [b"0", b"1", b"2", b"3", b"4", b"more"]
+    assert row.node(2).counters.sessions_moved == 1
+    row.one_session()
+    assert "c" in row.node(2).sessions
+
+
+def test_the_newer_connection_wins() -> None:
+    row = Row()
+    first = row.connect(1)
+    first.subscribe("a")
+    second = row.connect(2)
+    assert second.present
+    row.until(lambda: first.gone)
+    assert first.reason() == 0x8E
+    row.one_session()
+
+
+def test_two_that_end_with_their_connections() -> None:
+    """Nothing is there to be moved, nobody waits, and still only the newer stays."""
+    row = Row()
+    first = row.connect(1, clean=True, expiry=0)
+    row.run()
+    second = row.client(2, clean=False, expiry=0)
+    row.run(0.002)
+    assert not second.present
+    row.until(lambda: first.gone)
+    assert first.reason() == 0x8E
+    row.one_session()
+
+
+def test_a_clean_start_ends_the_session_elsewhere() -> None:
+    row = Row()
+    first = row.connect(1)
+    first.subscribe("a")
+    second = row.client(2, clean=True)
+    row.run(0.002)
+    assert not second.present
+    row.one_session()
+    assert first.reason() == 0x8E
+    row.connect(0, "p").publish("a", b"1")
+    row.run()
+    assert not second.payloads
+
+
+def test_qos_2_goes_on_where_it_was() -> None:
+    row = Row()
+    client = row.connect(1, answers=False)
+    client.subscribe("a")
+    publisher = row.connect(1, "p")
+    publisher.publish("a", b"1", b"2")
+    row.until(lambda: len(client.payloads) == 2)
+    client.send(Pubrec(1))
+    client.send(Publish("x", b"mine", 2, packet_id=9))
+    row.run()
+    client.cut()
+    listener = row.connect(2, "listener")
+    listener.subscribe("x")
+    back = row.connect(2, answers=False)
+    row.run()
+    assert [(p.packet_id, p.payload, p.dup) for p in back.packets if isinstance(p, Publish)] == [(2, b"2", True)]
+    assert [p.packet_id for p in back.packets if isinstance(p, Pubrel)] == [1]
+    back.send(Publish("x", b"mine", 2, dup=True, packet_id=9))
+    back.send(Pubrel(9))
+    row.run()
+    assert [type(p) for p in back.packets if isinstance(p, Pubrec | Pubcomp)] == [Pubrec, Pubcomp]
+    assert not listener.payloads
+
+
+def test_what_is_published_meanwhile_comes_once() -> None:
+    """A publisher at each broker all the time, the client between two of them."""
+    row = Row()
+    client = row.connect(1)
+    client.subscribe("a")
+    publishers = [row.connect(index, f"p{index}") for index in range(3)]
+    got: list[bytes] = []
+    for step in range(12):
+        for publisher in publishers:
+            publisher.publish("a", *[b"%s %d %d" % (str(id(publisher)).encode(), step, n) for n in range(5)])
+        row.run(0.001 * (step % 4))
+        client.cut() if step % 2 else client.leave()
+        got += client.fresh(got)
+        client = row.connect(1 + step % 2)
+        assert client.present
+    row.run()
+    got += client.fresh(got)
+    assert len(got) == len(set(got)) == 12 * 15
+    for publisher in publishers:
+        mine = [g for g in got if g.startswith(str(id(publisher)).encode())]
+        assert mine == sorted(mine, key=lambda g: [int(n) for n in g.split()[1:]])
+    row.one_session()
+
+
+@pytest.mark.parametrize("waits", [0.1, 10.0])
+def test_a_large_session_comes_in_parts(waits: float) -> None:
+    """Also while the links are busy with the very messages for seconds."""
+    row = Row()
+    row.world.window = 16_384
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    publisher = row.connect(1, "p")
+    sent = [b"%05d" % n + bytes(20_000) for n in range(120)]
+    publisher.publish("a", *sent)
+    row.run(waits)
+    back = row.client(2)
+    row.until(lambda: back.connacks, limits.MOVE_LONGEST)
+    assert back.present
+    row.until(lambda: len(back.payloads) == len(sent), 10.0)
+    assert back.payloads == sent
+
+
+def test_a_broker_that_is_silent_is_given_up() -> None:
+    row = Row(2)
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    row.host(1).pause()
+    began = row.world.now
+    back = row.connect(0)
+    assert not back.present
+    assert limits.MOVE_TIME <= row.world.now - began < limits.MOVE_TIME + 0.5
+    assert row.node(0).counters.sessions_unmoved == 1
+    row.host(1).resume()
+    row.join()
+    row.one_session()
+    assert not back.gone
+
+
+def test_a_broker_that_dies_meanwhile() -> None:
+    row = Row(2)
+    client = row.connect(1)
+    client.subscribe("a")
+    back = row.client(0)
+    row.host(1).kill()
+    row.until(lambda: back.connacks)
+    assert not back.present
+
+
+def test_two_sessions_after_a_partition() -> None:
+    row = Row(2)
+    first = row.connect(1)
+    first.subscribe("a")
+    row.world.partition([[1]])
+    row.run(4.0)
+    second = row.connect(0)
+    assert not second.present
+    row.world.heal()
+    row.until(lambda: first.gone, 20.0)
+    row.join()
+    assert first.reason() == 0x8E
+    assert not second.gone
+    row.one_session()
+
+
+def test_a_client_that_does_not_wait() -> None:
+    """It is gone before its session has come: the session stays where it was, and nothing is lost."""
+    row = Row()
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    row.connect(0, "p").publish("a", b"1")
+    hasty = row.client(2)
+    row.run(0.0005)
+    hasty.end.abort()
+    row.run(1.0)
+    back = row.connect(1)
+    assert back.present
+    row.until(lambda: back.payloads == [b"1"])
+    row.one_session()
+
+
+def test_moved_on_before_everybody_knows() -> None:
+    row = Row()
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    row.connect(0, "p").publish("a", b"1")
+    row.run()
+    second = row.client(2, answers=False)
+    row.until(lambda: second.connacks)
+    third = row.client(0, answers=False)
+    row.until(lambda: third.connacks)
+    assert second.present
+    assert third.present
+    row.until(lambda: third.payloads == [b"1"])
+    row.one_session()
+
+
+def test_wills_once() -> None:
+    row = Row()
+    listener = row.connect(0, "listener")
+    listener.subscribe("will/#")
+    late: Any = {Property.WILL_DELAY_INTERVAL: 30}
+    row.connect(1, "at-once", will=Will("will/at-once", b"", 1, False))
+    row.connect(1, "delayed", will=Will("will/delayed", b"", 1, False, late))
+    row.connect(1, "clean", will=Will("will/clean", b"", 1, False, late))
+    row.run()
+    row.connect(2, "at-once")
+    row.connect(2, "delayed")
+    row.connect(2, "clean", clean=True)
+    row.run(40.0)
+    assert sorted(p.topic for p in listener.packets if isinstance(p, Publish)) == ["will/at-once", "will/clean"]
+
+
+def test_shared_messages_are_not_lost() -> None:
+    row = Row(2)
+    client = row.connect(1, answers=False)
+    client.subscribe("$share/g/a")
+    client.cut()
+    row.connect(1, "p").publish("a", b"1", b"2", qos=1)
+    row.run()
+    back = row.connect(0)
+    assert back.present
+    row.until(lambda: sorted(back.payloads) == [b"1", b"2"])
+
+
+def test_a_session_that_expires_elsewhere() -> None:
+    row = Row()
+    row.connect(1, expiry=2).cut()
+    row.run(3.0)
+    assert not row.connect(2).present
+    assert row.node(1).counters.sessions_expired == 1
+
+
+def test_a_moved_session_of_a_client_that_went_expires() -> None:
+    row = Row()
+    row.connect(1, expiry=2).cut()
+    row.connect(2, expiry=2).cut()
+    row.run(3.0)
+    assert not any(host.running.sessions for host in row.world.hosts)
+    row.one_session()
+
+
+def test_nothing_is_said_without_others() -> None:
+    """Alone, a broker posts nothing; who comes later learns of all sessions that are there by then."""
+    world = World(1)
+    world.add(discovery="multicast").start()
+    row = Row.__new__(Row)
+    row.world = world
+    clients = [row.connect(0, f"c{n}") for n in range(SLICE + 5)]
+    clients[3].send(Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0}))
+    row.run()
+    listing = row.node(0).federation.listings.directory.own
+    assert not [key for key in listing.entries if key[:1] == b"c"]
+    world.add(discovery="multicast").start()
+    row.join()
+    row.until(lambda: len([key for key in listing.entries if key[:1] == b"c"]) == SLICE + 4)
+    assert row.connect(1, "c2").present
+    assert not row.connect(1, "c3").present

@@ -1,0 +1,319 @@
+"""A broker that drains, step by step: what its clients, its neighbours and those who look after it are told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.drain import CLIENTS_AT, DRAINING, Drain, DrainOptions, read_drain
+from broker.origin import encode_vector
+from broker.records import ASK_SEEN, BPDU, SEEN
+from broker.status import render
+from broker.wire import Connack, Disconnect, Publish, Will
+from broker.wire.constants import ReasonCode
+from broker.wire.properties import Property
+from discovery.address import Address
+from stp import bpdu as bpdus
+from stp.bpdu import Role
+from stp.config import TreeConfig
+from stp.tree import Tree
+from stp.vector import Identity, RootVector
+from tests.unit.link_harness import Neighbour, bid, lone, ping
+from tests.unit.node_harness import FakeClient, World, connect_packet
+
+# ------------------------------------------------------------------ what may be said
+
+
+def test_options() -> None:
+    assert read_drain({}) == DrainOptions()
+    assert read_drain({"rate": "2.5", "to": "example.org", "within": "0"}) == DrainOptions(2.5, "example.org:1883", 0.0)
+    assert read_drain({"to": "[::1]:1884"}).to == "[::1]:1884"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rate": "0"}, {"rate": "nan"}, {"rate": "x"}, {"rate": ""}, {"rate": "-1"}, {"within": "-1"}, {"within": "inf"},
+        {"to": ""}, {"to": "0.0.0.0:1883"}, {"to": "a b"}, {"to": "x:99999"}, {"speed": "1"},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(values: dict[str, str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_drain(values)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 120
+
+
+# ------------------------------------------------------------------ clients
+
+
+class Draining:
+    """A broker that drains, perhaps one of several, and what becomes of it."""
+
+    def __init__(self, world: World, **options: Any) -> None:
+        self.world = world
+        self.done: list[float] = []
+        self.drain = Drain(world.node, DrainOptions(**options), world.now, lambda: self.done.append(world.now))
+        world.settle()
+
+
+def alone(**config: Any) -> World:
+    return World(**config)
+
+
+def gone(client: FakeClient) -> bool:
+    return client.closed
+
+
+def test_clients_go_at_the_rate() -> None:
+    world = alone()
+    clients = [world.connect(f"c{number}") for number in range(10)]
+    found = Draining(world, rate=2.0, to="other:1883")
+    counts = []
+    world.advance(0.1)
+    for _ in range(10):
+        world.advance(0.5)
+        counts.append(sum(map(gone, clients)))
+    assert counts == [2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
+    for client in clients:
+        packets = client.take()
+        assert packets == [Disconnect(ReasonCode.USE_ANOTHER_SERVER, {Property.SERVER_REFERENCE: "other:1883"})]
+    world.advance(1.0)
+    assert len(found.done) == 1
+    assert found.drain.state == "done"
+    assert world.counters.redirected == 10
+
+
+def test_without_a_rate_all_go_in_half_of_the_time() -> None:
+    world = alone()
+    for number in range(4_000):
+        world.connect(f"c{number}")
+    found = Draining(world, within=20.0, to="x")
+    assert found.drain.rate == 400
+    world.advance(10.1)
+    assert world.node.connected == 0
+    few = Draining(alone())
+    assert few.drain.rate == limits.DRAIN_RATE
+
+
+def test_a_slow_rate_has_its_time() -> None:
+    world = alone()
+    for number in range(100):
+        world.connect(f"c{number}")
+    found = Draining(world, rate=1.0, to="x")
+    world.advance(99.5)
+    assert world.node.connected == 0 and "left are" not in "".join(world.logged)
+    world.advance(2.0)
+    assert found.done
+
+
+@pytest.mark.parametrize("version", (3, 4, 5))
+def test_who_comes_is_sent_elsewhere(version: int) -> None:
+    world = alone()
+    world.connect("stays")
+    world.connect("stays too")
+    Draining(world, rate=0.01, to="other:1884")
+    client = world.open(version)
+    client.send(connect_packet("late", version))
+    (answer,) = client.take()
+    assert isinstance(answer, Connack)
+    if version == 5:
+        assert answer.code == ReasonCode.USE_ANOTHER_SERVER
+        assert (answer.properties or {})[Property.SERVER_REFERENCE] == "other:1884"
+    else:
+        assert answer.code == 3
+    assert client.closed
+    assert not [line for line in world.logged if "late" in line and "warning" in line]
+
+
+def test_with_nobody_else_there_they_are_told_that_it_stops() -> None:
+    world = alone()
+    client, old = world.connect("c"), world.connect("old", 4)
+    Draining(world)
+    late = world.open(5)
+    late.send(connect_packet("late", 5))
+    assert late.take()[0].code == ReasonCode.SERVER_UNAVAILABLE  # type: ignore[union-attr]
+    world.advance(1.0)
+    assert client.take() == [Disconnect(ReasonCode.SERVER_SHUTTING_DOWN)]
+    assert old.closed and old.take() == []
+
+
+def test_wills_are_published_and_what_was_queued_still_goes_out() -> None:
+    world = alone()
+    stays = world.connect("a")
+    stays.subscribe("#", qos=1)
+    publisher = world.connect("b", will=Will("w", b"gone", 1, False))
+    publisher.publish("t", b"last", 1, 3)
+    Draining(world, to="x")
+    world.advance(1.0)
+    packets = stays.take()
+    assert [p.payload for p in packets if isinstance(p, Publish)] == [b"last"]
+    assert isinstance(packets[-1], Disconnect)
+    assert world.counters.wills == 1
+
+
+def test_sessions_that_nobody_takes_end_after_a_while() -> None:
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    client = world.connect("c", 4, clean=False)
+    client.subscribe("t", qos=1)
+    client.disconnect()
+    world.connect("p").publish("t", b"x", 1, 1)
+    found = Draining(world, to="x")
+    assert found.drain.state == "clients"
+    world.advance(1.0)
+    assert "c" not in world.node.sessions  # nobody else is in the directory, who could take it
+    world.advance(limits.DRAIN_TREE)
+    assert found.done
+    assert "1 sessions with 1 messages ended here" in world.logged[-1]
+
+
+# ------------------------------------------------------------------ neighbours
+
+
+def test_targets_are_those_that_stay() -> None:
+    """In turn; neither one that drains itself, nor one that says nothing, nor nonsense."""
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    directory = world.node.federation.listings.directory
+    found = Draining(world)
+    entries = {
+        2: {CLIENTS_AT: b"10.0.0.2:1883"}, 3: {CLIENTS_AT: b"10.0.0.3:1884", DRAINING: b"1"}, 4: {}, 5: {CLIENTS_AT: b"\xff"},
+        6: {CLIENTS_AT: b"a b"}, 7: {CLIENTS_AT: b"[::7]:1883"},
+    }  # fmt: skip
+
+    class Some:
+        def __init__(self, number: int) -> None:
+            self.id = bid(number)
+            self.entries = entries[number]
+
+    directory.reachable = lambda: [Some(number) for number in entries]  # type: ignore[method-assign,assignment,misc]
+    assert found.drain.targets() == ["10.0.0.2:1883", "[::7]:1883"]
+    assert {found.drain.reference() for _ in range(4)} == {"10.0.0.2:1883", "[::7]:1883"}
+
+
+def test_what_is_announced() -> None:
+    world = lone()
+    own = world.node.federation.listings.directory.own.entries
+    assert own[CLIENTS_AT] == b"10.0.0.200:1883"
+    assert DRAINING not in own
+    Draining(world)
+    assert own[DRAINING]
+    assert CLIENTS_AT not in lone(server_reference="x").node.federation.listings.directory.own.entries
+    assert CLIENTS_AT not in lone(link_listener="tls").node.federation.listings.directory.own.entries
+    told = lone(link_listener="tls", client_address="example.org:1883")
+    assert told.node.federation.listings.directory.own.entries[CLIENTS_AT] == b"example.org:1883"
+
+
+def test_it_stays_until_the_neighbour_has_everything() -> None:
+    """The neighbour becomes the root, and says again and again that it lacks a message; then that it has it."""
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    world.connect("p").publish("t", b"x", 1, 1)
+    before = encode_vector(world.node.relay.vector)
+    world.connect("q").publish("t", b"y", 1, 1)
+    found = Draining(world, to="x")
+    root = RootVector.of(Identity(bid(1), 1, ("10.0.0.1", 1883)), 1.0)
+    while not found.done and world.now < 1_004.0:
+        neighbour.bpdu(root, Role.DESIGNATED, Role.ROOT, seq=round(world.now))
+        world.advance(0.2)
+    assert world.node.federation.tree.root.id == bid(1)
+    assert found.drain.state == "links" and not found.done
+    assert found.drain.as_dict()["links_left"] == 1
+    neighbour.send(ping((SEEN, before)))
+    world.advance(0.1)
+    assert not found.done
+    assert (ASK_SEEN, b"") in neighbour.control()
+    neighbour.send(ping((SEEN, encode_vector(world.node.relay.vector))))
+    world.advance(0.1)
+    assert len(found.done) == 1
+    assert world.logged[-1].startswith("drained in") and "left are" not in world.logged[-1]
+
+
+def test_it_becomes_a_leaf_though_it_is_the_best_root() -> None:
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    found = Draining(world)
+    world.advance(0.2)
+    assert found.drain.state == "tree"
+    assert bpdus.decode(neighbour.records(BPDU)[-1]).root.tenths == 0
+
+
+# ------------------------------------------------------------------ the end of patience
+
+
+def test_time_is_up() -> None:
+    world = lone()
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    for number in range(3):
+        world.connect(f"c{number}")
+    found = Draining(world, rate=0.01, within=1.0)
+    world.advance(0.9)
+    assert not found.done
+    world.advance(0.2)
+    assert len(found.done) == 1
+    assert "1 clients sent away; time is up, left are 2 clients, 2 sessions, 1 neighbours that may lack" in world.logged[-1]
+    world.advance(5.0)
+    assert len(found.done) == 1
+
+
+def test_once_more_ends_it() -> None:
+    world = alone()
+    world.connect("a"), world.connect("b")
+    found = Draining(world, rate=0.01)
+    found.drain.hurry(world.now, "told to make an end")
+    found.drain.hurry(world.now, "told to make an end")
+    assert len(found.done) == 1
+    assert "told to make an end, left are" in world.logged[-1]
+
+
+def test_state() -> None:
+    world = alone()
+    world.connect("a")
+    assert world.node.federation.state()["draining"] is False
+    assert "drain" not in world.node.federation.state()
+    Draining(world, rate=0.01)
+    state = world.node.federation.state()
+    assert state["draining"] is True
+    assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
+    assert "draining clients: " in render(state)
+
+
+# ------------------------------------------------------------------ the tree
+
+
+def test_a_retired_broker_is_nobodys_choice() -> None:
+    rng = random.Random(1)
+    own = Identity(bid(1), 1, ("10.0.0.1", 1883))
+    tree = Tree(own, 9.0, TreeConfig(), 0.0, rng)
+    tree.retire(0.0)
+    assert tree.is_root and tree.root.tenths == 0 and tree.is_leaf
+    tree.port_up(Identity(bid(2), 1, ("10.0.0.2", 1883)), 1.0, 0.0)
+    root = RootVector.of(Identity(bid(2), 1, ("10.0.0.2", 1883)), 1.0)
+    tree.bpdu_received(bid(2), bpdus.Bpdu(root, 1, 0, 10, Role.DESIGNATED, Role.DESIGNATED), 0.0)
+    assert tree.parent == bid(2)
+    assert tree.path_cost_us == TreeConfig().retired_cost_us + tree.ports[bid(2)].link_cost_us
+    far = root.__class__(root.id, root.boot, root.tenths, root.address)
+    for number, cost in enumerate(range(3_000_000_000, 3_600_000_001, 100_000_000)):  # a way so dear that ours is no way at all
+        tree.bpdu_received(bid(2), bpdus.Bpdu(far, 2 + number, cost, 10, Role.DESIGNATED, Role.ROOT), 0.1)
+        for _, bpdu in tree.take_bpdus(0.1):
+            bpdus.encode(bpdu)
+
+
+def test_a_child_of_a_root_that_retires_looks_for_another_at_once() -> None:
+    own = Identity(bid(2), 1, ("10.0.0.2", 1883))
+    tree = Tree(own, 5.0, TreeConfig(), 0.0, random.Random(1))
+    there = Identity(bid(1), 1, ("10.0.0.1", 1883))
+    tree.port_up(there, 9.0, 0.0)
+    tree.bpdu_received(bid(1), bpdus.Bpdu(RootVector.of(there, 9.0), 1, 0, 90, Role.DESIGNATED, Role.DESIGNATED), 0.0)
+    assert tree.parent == bid(1)
+    tree.bpdu_received(bid(1), bpdus.Bpdu(RootVector.of(there, 0.0), 2, 0, 0, Role.DESIGNATED, Role.ROOT), 0.1)
+    assert tree.is_root
+    assert str(Address("10.0.0.2", 1883)) == f"{tree.root.address[0]}:{tree.root.address[1]}"

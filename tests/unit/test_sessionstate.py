@@ -1,0 +1,234 @@
+"""A session as bytes: nothing changes on the way, and nothing that a broker invents gets further than a client's own packets would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.log import Entry, MessageLog, read_link_messages
+from broker.message import Message
+from broker.origin import LAST, Vector, Window, encode_for_links, origin_key
+from broker.session import RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.sessionstate import (
+    IN_FLIGHT,
+    IS_RELEASED,
+    MISSED,
+    REPEATED,
+    WAITING,
+    Item,
+    SessionState,
+    decode_state,
+    encode_state,
+    offered,
+    only,
+    restore,
+    state_of,
+)
+from broker.wire.errors import MalformedPacket, WireError
+from tests.unit.node_harness import World
+
+NOW = 500.0
+KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
+
+
+def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> Window:
+    found = Window(top, NOW)
+    found.gaps = gaps
+    found.begin = begin
+    return found
+
+
+@st.composite
+def windows(draw: Any) -> Window:
+    missing = draw(st.sets(st.integers(1, 20)))
+    top = draw(st.integers(0, 25))
+    return window(top, [(n, n) for n in sorted(missing) if n <= top], draw(st.sampled_from((0, 0, 3, 30))))
+
+
+vectors = st.dictionaries(st.sampled_from(KEYS), windows())
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#/$", exclude_categories=("Cs", "Cc")), min_size=1, max_size=5)
+messages = st.builds(
+    Message, names.map(str.encode), st.binary(max_size=20), st.integers(0, 2), st.booleans(),
+    st.sampled_from((b"", b"\x26\0\1a\0\1b", b"\x01\x01")), st.sampled_from((None, NOW + 60.0)), st.none(),
+)  # fmt: skip
+
+
+@st.composite
+def items(draw: Any) -> Item:
+    place = draw(st.sampled_from((IN_FLIGHT, WAITING, REPEATED, MISSED)))
+    packet_id = draw(st.integers(1, 65535)) if place in (IN_FLIGHT, REPEATED) else 0
+    qos = draw(st.integers(1, 2)) if packet_id else draw(st.integers(0, 2))
+    ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
+    return Item(place, packet_id, qos, draw(st.booleans()), ids, draw(messages), draw(st.sampled_from((None, None, 0))))
+
+
+states = st.builds(
+    SessionState, st.one_of(st.none(), st.text(max_size=5)), st.sampled_from((0.0, 3600.0, float("inf"))), st.integers(0, 65535),
+    vectors, st.sets(st.integers(0, 65535), max_size=5),
+    st.lists(st.tuples(names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 268_435_455)), min_size=1, max_size=4),
+    st.lists(items(), max_size=6),
+)  # fmt: skip
+
+
+def plain(state: SessionState) -> Any:
+    """A state as something that can be compared."""
+    seen = {key: (w.top, list(w.gaps)) for key, w in state.seen.items()}
+    kept = [
+        (i.place, i.packet_id, i.qos, i.retain, i.ids, i.shared, i.message.topic, i.message.payload, i.message.qos,
+         i.message.retain, i.message.properties, i.message.expires_at)
+        for i in state.items
+    ]  # fmt: skip
+    return (state.username, state.expiry, state.next_packet_id, seen, state.incoming, state.subscriptions, kept)
+
+
+@given(states)
+def test_nothing_changes_on_the_way(state: SessionState) -> None:
+    assert plain(decode_state(encode_state(state, NOW), NOW)) == plain(state)
+
+
+@given(states, st.data())
+def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObject) -> None:
+    encoded = bytearray(encode_state(state, NOW))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
+    for bent in (bytes(encoded), cut):
+        try:
+            found = decode_state(bent, NOW)
+        except WireError:
+            continue
+        world = World()
+        session = world.connect("c", clean=False).owner.session
+        restore(found, session, world.node.fanout)
+        encode_state(state_of(session, {}, world.node.fanout), NOW)
+
+
+def test_truncated_states_are_refused() -> None:
+    state = SessionState("anna", 60.0, 7, {KEYS[0]: window(5, [(2, 3)])}, {1, 2}, [("a/#", 1, False, False, 0)])
+    state.items = [Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", None, None))]
+    data = encode_state(state, NOW)
+    for size in range(len(data)):
+        with pytest.raises(MalformedPacket):
+            decode_state(data[:size], NOW)
+    with pytest.raises(MalformedPacket):
+        decode_state(data + b"\0", NOW)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        SessionState(expiry=float("nan")),
+        SessionState(expiry=-1.0),
+        SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
+        SessionState(subscriptions=[("a", 3, False, False, 0)]),
+        SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
+        SessionState(items=[Item(WAITING, 5, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(IN_FLIGHT, 5, 0, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(IN_FLIGHT, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"\x0b", Message(b"a", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a+", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"\xff", b"", 1, False, b"", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x23\0\1", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x26\0\x09a", None, None))]),
+        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)]),
+        SessionState(items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
+    ],
+    ids=str,
+)
+def test_what_no_client_could_say_is_refused(state: SessionState) -> None:
+    with pytest.raises(WireError):
+        decode_state(encode_state(state, NOW), NOW)
+
+
+def test_a_session_becomes_the_same_session() -> None:
+    """In flight, released, waiting, repeated, of a group; and what it does then is what it would have done."""
+    here, there = World(), World()
+    client = here.connect("c", clean=False, properties={0x11: 60, 0x21: 2})
+    client.subscribe("a/#", qos=2, properties={0x0B: [9]})
+    client.subscribe("$share/g/s", qos=1)
+    publisher = here.connect("p")
+    for number in range(4):
+        publisher.publish(f"a/{number}", b"%d" % number, qos=2, packet_id=number + 1)
+    publisher.publish("s", b"shared", qos=1, packet_id=9)
+    client.take()
+    client.send(b"\x50\x02\x00\x01")  # PUBREC
+    client.send(b"\x34\x06\x00\x01x\x00\x05\x00")  # a QoS 2 message of its own, not released
+    client.vanish()
+    session = here.session("c")
+    assert len(session.inflight) == 2
+    state = decode_state(encode_state(state_of(session, {}, here.node.fanout), here.now), there.now)
+    assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
+    moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
+    there.node.connection_lost(there.peers[0].conn, "gone", there.now)
+    restore(state, moved, there.node.fanout)
+    assert plain(state_of(moved, {}, there.node.fanout)) == plain(state)
+    assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
+    assert RELEASED in moved.inflight.values()
+    again = there.connect("c", clean=False, properties={0x11: 60, 0x21: 1})
+    assert again.connack.session_present
+    packets = again.take()
+    assert [p.packet_id for p in packets] == [1]  # type: ignore[union-attr]
+    again.send(b"\x70\x02\x00\x01")  # PUBCOMP
+    assert [(p.payload, p.packet_id, p.dup) for p in again.take_publishes()] == [(b"1", 2, True)]
+    again.send(b"\x34\x06\x00\x01x\x00\x05\x00")
+    assert there.counters.publish_received == 0  # it is known already
+
+
+def test_what_waits_to_be_repeated_keeps_its_identifier() -> None:
+    message = Message(b"a", b"x", 1, False, b"", None, None)
+    world = World()
+    session = world.connect("c", clean=False).owner.session
+    session.queue.append(Repeat(Outgoing(message, 1, False, b""), 77))
+    state = decode_state(encode_state(state_of(session, {}, world.node.fanout), NOW), NOW)
+    assert [(i.place, i.packet_id) for i in state.items] == [(REPEATED, 77)]
+
+
+# ---------------------------------------------------------------- what was offered
+
+
+def numbers(vector: Vector, delivered: bool) -> set[tuple[bytes, int]]:
+    """What a vector says has been here, up to 30; `delivered`: or needs no delivery."""
+    return {
+        (key, n)
+        for key, w in vector.items()
+        for n in range(1, 31)
+        if (n <= w.top and not any(a <= n <= b for a, b in w.gaps)) or (delivered and n <= w.begin)
+    }
+
+
+@given(vectors)
+def test_offered(vector: Vector) -> None:
+    assert numbers(offered(vector), False) == numbers(vector, True)
+
+
+@given(vectors, vectors)
+def test_only(mine: Vector, theirs: Vector) -> None:
+    found = {(key, n) for key, ranges in only(mine, theirs).items() for low, high in ranges for n in range(low, high + 1)}
+    assert found == numbers(mine, False) - numbers(theirs, False)
+
+
+def test_the_log_gives_what_is_asked_for() -> None:
+    world = World()
+    log = MessageLog(world.counters)
+    for n in range(1, 9):
+        message = Message(b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None)
+        log.append(Entry(KEYS[0], n, encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"", message, NOW + n))
+    found = log.those({KEYS[0]: [(2, 3), (5, 5), (8, LAST)], KEYS[1]: [(1, 1)]}, NOW)
+    assert [e.sequence for e in found] == [2, 3, 5, 8]
+    assert [m.payload for e in found for m in e.messages()] == [b"2", b"3", b"5", b"8"]
+    assert found[-1].messages()[0].expires_at == NOW + 60
+    assert [e.sequence for e in log.those({KEYS[0]: [(1, 8)]}, NOW + 7)] == [7, 8]
+    read = list(read_link_messages(b"".join(e.data(NOW) for e in found), NOW))
+    assert [(key, n, m.payload) for key, n, m in read] == [(KEYS[0], n, b"%d" % n) for n in (2, 3, 5, 8)]
+    assert read[0][2].properties == b"\x26\0\1a\0\1b"
+
+
+@given(st.binary(max_size=60))
+def test_messages_of_another_broker_are_read_or_refused(data: bytes) -> None:
+    try:
+        list(read_link_messages(b"\x32" + data, NOW))
+    except WireError:
+        pass

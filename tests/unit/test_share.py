@@ -1,0 +1,406 @@
+"""Who of a shared subscription gets a message when its members are on several brokers: the choice and what follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.choice import Choice, decode_choice
+from broker.listings import GROUP
+from broker.log import choice_of, read_link_messages
+from broker.message import Message
+from broker.origin import encode_for_links, encode_origin, origin_key
+from broker.versions import for_version_1, names_receivers
+from broker.wire import Properties, Property, Publish
+from broker.wire.decode import decode_packet
+from broker.wire.errors import MalformedPacket
+from routing.share import (
+    HERE,
+    MARK_SIZE,
+    Own,
+    Pool,
+    Standing,
+    decode_standing,
+    encode_standing,
+    group_key,
+    mark_of,
+    parse_key,
+)
+from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
+from tests.unit.node_harness import FakeClient, World
+
+KEY = origin_key(FAR, 1)
+MARK = mark_of(group_key("g", "t"))
+
+
+def pool(**brokers: int | None) -> Pool:
+    """A pool; weights by broker, None: cut off."""
+    made = Pool(MARK, "g", "t")
+    for name, weight in brokers.items():
+        standing = made.brokers[name.encode()] = Standing(name.encode())
+        standing.weight = weight or 0
+        standing.cut = weight is None
+    return made
+
+
+# ------------------------------------------------------------------ the choice
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "expected"),
+    [
+        (Own.READY, {"a": 4}, HERE),
+        (Own.BUSY, {"a": 4}, b"a"),
+        (Own.BUSY, {"a": 0}, HERE),
+        (Own.AWAY, {"a": 1}, b"a"),
+        (Own.AWAY, {"a": 0}, HERE),
+        (Own.AWAY, {"a": None}, HERE),
+        (Own.NONE, {"a": 0, "b": 1}, b"b"),
+        (Own.NONE, {"a": 0}, b"a"),
+        (Own.NONE, {"a": None, "b": 0}, b"b"),
+        (Own.NONE, {"a": None}, b"a"),
+        (Own.NONE, {}, None),
+    ],
+)
+def test_who_comes_first(own: Own, there: dict[str, int | None], expected: bytes | None) -> None:
+    assert pool(**there).choose(own) == expected
+
+
+def test_who_had_it_is_skipped() -> None:
+    both = pool(a=1, b=1)
+    assert {both.choose(Own.NONE, (b"a",)) for _ in range(5)} == {b"b"}
+    assert both.choose(Own.NONE, (b"a", b"b")) is None
+    assert pool(a=1, b=0).choose(Own.NONE, (b"a",)) == b"b"
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 64), min_size=1), st.integers(1, 5))
+def test_turns_follow_the_weights(weights: dict[str, int], rounds: int) -> None:
+    """In as many turns as the weights' sum each broker has exactly as many as its weight says."""
+    there = pool(**weights)
+    turns = Counter(there.choose(Own.NONE) for _ in range(rounds * sum(weights.values())))
+    assert turns == {name.encode(): rounds * weight for name, weight in weights.items()}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from(Own)), max_size=60))
+def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
+    """Whatever was before: nobody is chosen while somebody better is there, and nobody only when nobody is there."""
+    there = pool()
+    for name, weight, cut, own in steps:
+        standing = there.brokers.setdefault(name.encode(), Standing(name.encode()))
+        standing.weight, standing.cut = weight, cut
+
+        def rank(chosen: bytes | None, own: Own = own) -> int:
+            if chosen is None:
+                return 0
+            if chosen == HERE:
+                return {Own.NONE: 0, Own.AWAY: 3, Own.BUSY: 4, Own.READY: 6}[own]
+            other = there.brokers[chosen]
+            return 1 if other.cut else 5 if other.weight else 2
+
+        assert rank(there.choose(own)) == max(map(rank, (None, HERE, *there.brokers)))
+
+
+@given(st.integers(0, 100_000))
+def test_standing_is_a_power_of_two(connected: int) -> None:
+    told = decode_standing(encode_standing(connected))
+    assert told <= connected < 2 * told or told == connected == 0
+    assert decode_standing(encode_standing(connected) + b"more") == told
+
+
+def test_nonsense_of_others() -> None:
+    assert decode_standing(b"") == 0
+    assert decode_standing(b"\xff") == 1 << 19
+    assert parse_key(group_key("g", "a/+/#")) == ("g", "a/+/#")
+    for key in (b"", b"\0", b"g", b"g\0", b"\0t", b"g\0t\0t", b"g/h\0t", b"+\0t", b"g\0a/#/b", b"g\0\xff"):
+        with pytest.raises(ValueError):
+            parse_key(key)
+
+
+# ------------------------------------------------------------------ on the link
+
+whos = st.binary(min_size=12, max_size=12)
+marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
+
+
+@given(st.lists(st.tuples(whos, marks), min_size=1, max_size=20))
+def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
+    found = decode_choice(Choice(entries).encode())
+    assert (found.entries, found.passed, found.visited) == (entries, False, ())
+
+
+@given(whos, marks, st.booleans(), st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=limits.MAX_PASSES))
+def test_passed_on_there_and_back(who: bytes, mark: bytes, retain: bool, visited: list[bytes]) -> None:
+    found = decode_choice(Choice([(who, mark)], passed=True, retain=retain, visited=tuple(visited)).encode())
+    assert (found.entries, found.passed, found.retain, found.visited) == ([(who, mark)], True, retain, tuple(visited))
+
+
+@given(st.binary(max_size=80))
+def test_other_bytes_are_refused_or_read(text: bytes) -> None:
+    try:
+        found = decode_choice(text)
+    except MalformedPacket:
+        return
+    assert found.encode() == text
+
+
+@pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b", b"\x26\0\1o\0\1b"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_in_a_publish(properties: bytes, qos: int) -> None:
+    """It is read from the packet wherever it is needed, and version 1 gets the packet without it."""
+    whole = Message(b"t", b"hello", qos, False, properties, None, None)
+    told = Choice([(FAR + bytes(4), MARK)] * 3).encode()
+    packet = encode_for_links(whole, KEY, 7, 0.0, told)
+    found = choice_of(packet)
+    assert found is not None
+    assert found.encode() == told
+    plain = encode_for_links(whole, KEY, 7, 0.0)
+    assert choice_of(plain) is None
+    assert for_version_1(packet) == plain
+    if not qos:
+        assert names_receivers(packet)
+        assert not names_receivers(plain)
+    ((key, sequence, read),) = read_link_messages(packet, 0.0)
+    assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
+    alone = Choice([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
+    packet = encode_for_links(whole, KEY, 7, 0.0, alone)
+    assert for_version_1(packet) == b""
+    assert list(read_link_messages(packet, 0.0)) == []
+
+
+# ------------------------------------------------------------------ a broker among others
+
+
+def federation(count: int = 2) -> tuple[World, list[Neighbour]]:
+    """A node and neighbours, of which nobody has told of groups yet."""
+    world = lone()
+    neighbours = [Neighbour(world, 101 + number) for number in range(count)]
+    for neighbour in neighbours:
+        neighbour.child()
+    return world, neighbours
+
+
+def post(world: World, number: int, connected: int | None, group: str = "g", topic_filter: str = "t") -> None:
+    """Let the node hear of members at broker `number`, as the directory tells it; None: they are gone."""
+    sharing = world.node.federation.sharing
+    value = None if connected is None else encode_standing(connected)
+    sharing._posted(bid(number), group_key(group, topic_filter), value)
+
+
+def member(world: World, name: str = "m", topic_filter: str = "$share/g/t", qos: int = 2) -> FakeClient:
+    client = world.connect(name)
+    assert client.subscribe(topic_filter, qos=qos) == [qos]
+    return client
+
+
+def chosen(neighbour: Neighbour) -> list[tuple[bytes, Choice | None]]:
+    """(payload, who gets it) of every message that came."""
+    found = []
+    for first, body in neighbour.take():
+        if first >> 4 == 3:
+            whole = bytes((first, len(body))) + body
+            assert len(body) < 128
+            found.append((body.rpartition(b"|")[2], choice_of(whole)))
+    return found
+
+
+def at(*numbers: int) -> list[tuple[bytes, bytes]]:
+    """What names the group g of topic t at these brokers, whose listings are not known."""
+    return [(bid(number) + bytes(4), MARK) for number in numbers]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_members_elsewhere_in_turn(qos: int) -> None:
+    world, (one, _) = federation()
+    post(world, 101, 1)
+    post(world, 102, 1)
+    publisher = world.connect("p")
+    for number in range(4):
+        publisher.publish("t", b"|%d" % number, qos, number + 1)
+    told = chosen(one)
+    assert [payload for payload, _ in told] == [b"0", b"1", b"2", b"3"]
+    assert [choice.entries for _, choice in told if choice] == [at(101), at(102), at(101), at(102)]
+    assert world.counters.shared_elsewhere == 4
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_members_here_come_first(qos: int) -> None:
+    """As one piece, too, without a word about groups."""
+    world, (one, _) = federation()
+    post(world, 101, 1)
+    client = member(world)
+    publisher = world.connect("p")
+    packets = [Publish("t", b"|%d" % number, qos, packet_id=number + 1 if qos else None) for number in range(8)]
+    publisher.send(*packets)
+    assert [p.payload for p in client.take_publishes()] == [b"|%d" % number for number in range(8)]
+    assert all(choice is None for _, choice in chosen(one))
+    assert world.counters.shared_elsewhere == 0
+
+
+def test_members_away_and_behind_come_later() -> None:
+    world, (one, _) = federation()
+    post(world, 101, 1)
+    client = world.connect("m", properties={17: 1000})
+    client.subscribe("$share/g/t", qos=1)
+    client.vanish()
+    publisher = world.connect("p")
+    publisher.publish("t", b"|away", 1)
+    assert [choice and choice.entries for _, choice in chosen(one)] == [at(101)]
+    post(world, 101, 0)
+    publisher.publish("t", b"|kept", 1)
+    assert [choice for _, choice in chosen(one)] == [None]
+    assert len(world.session("m").queue) == 1
+
+
+def test_what_is_not_named_is_silent() -> None:
+    """A message of another broker that does not name this one's members is not for them, whatever its shape."""
+    world, (one, _) = federation()
+    client = member(world)
+    ordinary = world.connect("o")
+    ordinary.subscribe("t", qos=2)
+    for qos in (0, 1, 2):
+        one.send(message(qos=qos, sequence=1 + qos, key=origin_key(bid(101), 2_000)))
+    run = message(qos=0, sequence=9, key=origin_key(bid(101), 2_000)) + b"\x30\x05\0\1t\0x" * 3
+    one.send(run)
+    assert len(ordinary.take_publishes()) == 7
+    assert client.take_publishes() == []
+
+
+def named(payload: bytes, who: bytes, sequence: int, *, qos: int = 2, choice: Choice | None = None) -> bytes:
+    """A message of broker 101 that names somebody."""
+    choice = choice or Choice([(who, MARK)])
+    whole = Message(b"t", payload, qos, False, b"", None, None)
+    return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
+
+
+ME = OWN + (1_000).to_bytes(4, "big")
+
+
+def test_what_is_named_is_delivered_once() -> None:
+    world, (one, other) = federation()
+    client = member(world)
+    one.send(named(b"|mine", ME, 1), named(b"|mine", ME, 1))
+    one.send(named(b"|other life", OWN + bytes(4), 2), named(b"|other", bid(102) + bytes(4), 3))
+    assert [p.payload for p in client.take_publishes()] == [b"|mine"]
+    assert [payload for payload, _ in chosen(other)] == [b"mine", b"other life", b"other"]
+
+
+def test_who_has_no_member_any_more_passes_on() -> None:
+    world, (one, other) = federation()
+    post(world, 102, 1)
+    ordinary = world.connect("o")
+    ordinary.subscribe("t", qos=2)
+    one.send(named(b"|x", ME, 1))
+    assert [p.payload for p in ordinary.take_publishes()] == [b"|x"]
+    (first, _), (second, choice) = chosen(other)
+    assert first == second == b"x"
+    assert choice is not None
+    assert choice.passed
+    assert choice.entries == at(102)
+    assert choice.visited == (OWN,)
+    assert world.counters.shared_passed_on == 1
+
+
+def test_what_was_passed_on_is_for_the_group_alone() -> None:
+    world, (one, other) = federation()
+    client = member(world)
+    ordinary = world.connect("o")
+    ordinary.subscribe("t", qos=2)
+    one.send(named(b"|x", b"", 1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
+    assert [p.payload for p in client.take_publishes()] == [b"|x"]
+    assert ordinary.take_publishes() == []
+    assert [payload for payload, _ in chosen(other)] == [b"x"]
+
+
+def test_nobody_gets_it_twice() -> None:
+    """Who had it is not asked again, and what nobody can take is counted."""
+    world, (one, _) = federation()
+    post(world, 102, 1)
+    one.send(named(b"|x", b"", 1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
+    assert (world.counters.shared_passed_on, world.counters.shared_undelivered) == (0, 1)
+    one.send(named(b"|x", ME, 2, qos=0))
+    assert (world.counters.shared_passed_on, world.counters.shared_undelivered) == (0, 2)
+
+
+def test_the_last_member_leaves_with_messages_in_flight() -> None:
+    """What it had not acknowledged at QoS 1, and what waited, goes to another broker; QoS 2 that was sent does not."""
+    world, (one, other) = federation()
+    client = world.connect("m", properties={33: 2})
+    client.subscribe("$share/g/t", qos=2)
+    one.send(*[named(b"|%d" % n, ME, n, qos=1 if n == 1 else 2) for n in (1, 2, 3)])
+    assert [p.payload for p in client.take_publishes()] == [b"|1", b"|2"]
+    post(world, 102, 1)
+    other.take()
+    client.disconnect()
+    assert [(payload, choice.passed) for payload, choice in chosen(other) if choice] == [(b"1", True), (b"3", True)]
+
+
+def test_members_are_posted() -> None:
+    """Each on its first and last, with about how many are connected."""
+    world, _ = federation()
+    entries = world.node.federation.listings.directory.own.entries
+    key = GROUP + group_key("g", "t")
+    clients = [member(world, f"m{number}") for number in range(3)]
+    assert entries[key] == encode_standing(3)
+    clients[0].disconnect()
+    assert entries[key] == encode_standing(2)
+    keeper = world.connect("k", properties={17: 1000})
+    keeper.subscribe("$share/g/t")
+    for client in clients[1:]:
+        client.unsubscribe("$share/g/t")
+    assert entries[key] == encode_standing(1)
+    keeper.vanish()
+    assert entries[key] == encode_standing(0)
+    world.connect("k", clean=False)
+    assert entries[key] == encode_standing(1)
+    world.connect("k")
+    assert key not in entries
+
+
+def test_what_others_post_wrongly_is_counted() -> None:
+    world, _ = federation()
+    sharing = world.node.federation.sharing
+    sharing._posted(bid(101), b"g\0a/#/b", b"\1")
+    assert world.counters.groups_refused == 1
+    assert not sharing.elsewhere
+
+
+def test_nothing_is_left_of_who_has_gone() -> None:
+    world, (one, _) = federation()
+    post(world, 101, 1)
+    post(world, 101, 1, topic_filter="+")
+    publisher = world.connect("p")
+    publisher.publish("t", b"|x", 1)
+    (_, choice), = chosen(one)
+    assert choice is not None
+    assert len(choice.entries) == 2
+    post(world, 101, None)
+    post(world, 101, None, topic_filter="+")
+    assert not world.node.federation.sharing.elsewhere
+    publisher.publish("t", b"|x", 1)
+    assert [choice for _, choice in chosen(one)] == [None]
+
+
+def test_a_property_of_a_client_that_is_called_the_same() -> None:
+    """It is carried on, and says nothing to brokers."""
+    world, (one, _) = federation()
+    publisher = world.connect("p")
+    properties: Properties = {Property.USER_PROPERTY: [("o", "x" * 60)]}
+    publisher.send(*[Publish("t", b"|%d" % n, 1, packet_id=n, properties=properties) for n in range(1, 9)])
+    found = [decode_packet(first, body, 5) for first, body in one.take() if first >> 4 == 3]
+    told = [p.properties[Property.USER_PROPERTY] for p in found if isinstance(p, Publish) and p.properties]
+    assert [len(pairs) for pairs in told] == [2] * 8
+    assert all(len(origin[1]) == 24 and own == ("o", "x" * 60) for origin, own in told)
+
+
+@pytest.mark.parametrize("text", [b"x", b"cAAAA", b"c!", b"p" + bytes(24)])
+def test_garbage_costs_the_link(text: bytes) -> None:
+    world, (one, _) = federation()
+    section = encode_origin(origin_key(bid(101), 2_000), 1, text)
+    body = b"\0\1t" + b"\0\1" + bytes((len(section),)) + section + b"x"
+    one.send(b"\x32" + bytes((len(body),)) + body)
+    assert not one.up
+    assert world.counters.link_garbage == 1
