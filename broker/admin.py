@@ -248,7 +248,7 @@ class AdminProtocol(asyncio.Protocol):
         here, there = self.transport.get_extra_info("sockname"), self.transport.get_extra_info("peername")
         if query is None:
             self._refuse(400, "a body, of which nothing is known here\n")
-        elif not there or not here or not (is_loopback(there[0]) or there[0] == here[0]):
+        elif not here or not there or not same_machine(here[0], there[0]):
             self._refuse(403, "only from the broker's own machine\n")
         elif b"\norigin:" in head.lower():
             self._refuse(403, "not from a web page\n")
@@ -288,6 +288,11 @@ class AdminProtocol(asyncio.Protocol):
         else:
             self._closing = True
             self.transport.close()
+
+
+def same_machine(here: str, there: str) -> bool:
+    """Whether a connection between two addresses does not leave this machine."""
+    return is_loopback(there) or here == there
 
 
 def parse_post(head: bytes) -> str | None:

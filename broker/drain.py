@@ -232,7 +232,7 @@ class Drain:
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
-        """Take a neighbour's word for what has been there."""
+        """Take a neighbour's word for what has been there, before `Repair` does."""
         if self.state != "links" or not link.forwarding:
             return
         relay = self._federation.relay
@@ -244,8 +244,7 @@ class Drain:
             return
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
-            relay.leave(link)  # as after an overflow: it comes back when it has been sent what it lacks
-            self._federation.repair.link_caught_up(link)
+            relay.leave(link)  # as after an overflow: `Repair` sends what is missing, and lets it in again
 
     # ---------------------------------------------------------------- the end
 

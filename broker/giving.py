@@ -77,7 +77,7 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "data", "number", "queued", "rest", "seen", "sent", "stamp", "taker")
+    __slots__ = ("at", "began", "data", "number", "queued", "rest", "seen", "sent", "stamp", "taker")
 
     def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
         self.taker = taker
@@ -87,7 +87,7 @@ class Export:
         self.queued = queued  # messages in the queue that are part of it
         self.data = data
         self.rest = b""
-        self.at = at
+        self.began = self.at = at  # s; of the last request
         self.sent = (0, 0, 0)  # the last request, and from where to where was sent
 
 
@@ -226,7 +226,7 @@ class Giving:
         relay = self._node.relay
         parts = []
         filters = [f for f in session.subscriptions if split_shared(f)[0] is None]
-        for entry in relay.log.those(only(relay.vector, export.seen), now - 2 * limits.MOVE_TIME):
+        for entry in relay.log.those(only(relay.vector, export.seen), export.began):
             topic = entry.topic.decode()
             if any(matches(topic_filter, topic) for topic_filter in filters):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):

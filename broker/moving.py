@@ -50,7 +50,7 @@ from broker.giving import (
     heard,
     say,
 )
-from broker.listings import CLIENT, INTEREST
+from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.message import Message, size_of
 from broker.origin import Vector
@@ -80,6 +80,8 @@ COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
 """s in which all brokers know of a new filter (issue 4: a tree's diameter and 50 ms)."""
+LATE = 5.0
+"""s; with routing by interest, what came to us before that was on its way to the holder longer than any repair takes."""
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
@@ -367,16 +369,15 @@ class Moving:
                 self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
                 return
             self._node.counters.sessions_uncertain += 1
-        fresh = self._restore(pull, pull.taken, now)
-        pull.taken = None
-        if fresh:
+        if self._restore(pull, pull.taken, now):
+            self._close(pull, now)
+        else:
             pull.state, pull.since = SETTLING, now
             self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
-        else:
-            self._close(pull, now)
+        pull.taken = None
 
     def _restore(self, pull: Pull, state: SessionState, now: float) -> bool:
-        """Make the session, and offer it what has been here and not at its holder. True: it has filters that are new here."""
+        """Make the session, and offer it what has been here and not at its holder. False: that has to wait."""
         node = self._node
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
@@ -384,19 +385,17 @@ class Moving:
         if old is not None:
             end_quietly(self._node, old, len(old.queue))
         if (node.access is not None and state.username != connect.username) or len(node.sessions) >= limits.MAX_SESSIONS:
-            return False  # what waits for one user is not for another
-        posted = self._federation.listings.directory.own.entries
-        filters = [inner for group, inner in (split_shared(s[0]) for s in state.subscriptions) if group is None]
-        fresh = self._federation.interest.selective and any(INTEREST + f.encode() not in posted for f in filters)
+            return True  # what waits for one user is not for another
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
         pull.waiting = len(session.queue)
         pull.seen = state.seen
-        if not fresh:
-            for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
-                self._offer(session, message)
-        return fresh
+        if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
+            return False  # some of it goes to the holder alone until all know that its filters are wanted here
+        for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
+            self._offer(session, message)
+        return True
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
@@ -427,7 +426,7 @@ class Moving:
         if session is None:
             return
         found = {(key, sequence): message for key, sequence, message in read_link_messages(data, now)}
-        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, now - 2 * limits.MOVE_TIME)}
+        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, now - LATE)}
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import admin as admin_module
-from broker.admin import Admin, AdminProtocol, listen, parse_request
+from broker.admin import Admin, AdminProtocol, listen, parse_request, same_machine
 from broker.config import NodeConfig
 from broker.node import Node
 from broker.status import render
@@ -98,6 +98,31 @@ async def test_metrics(server: Server) -> None:
     assert body.endswith("\n")
     gauges = {name for name, kind in typed if kind == "gauge"}
     assert gauges >= {f"mqttree_{name}" for name in ("connections", "sessions", "subscriptions", "retained", "links_up")}
+
+
+async def test_post(server: Server) -> None:
+    """Nobody drains here; and neither bodies nor web pages get that far."""
+    for request, status in (
+        (b"POST /api/drain HTTP/1.1\r\n\r\n", 404),
+        (b"POST /api/drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404),
+        (b"POST /api/drain HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", 400),
+        (b"POST /api/drain HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /api/drain HTTP/1.1\r\norigin: null\r\n\r\n", 403),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", 405),
+        (b"PUT /api/drain HTTP/1.1\r\n\r\n", 405),
+    ):
+        assert (await server.ask(request)).split()[1] == str(status).encode(), request
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True), ("::1", "::1", True), ("10.0.0.1", "10.0.0.1", True), ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True), ("10.0.0.1", "localhost.example", False),
+    ],
+)  # fmt: skip
+def test_same_machine(here: str, there: str, same: bool) -> None:
+    assert same_machine(here, there) is same
 
 
 async def test_other_paths(server: Server) -> None:

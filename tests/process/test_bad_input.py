@@ -157,7 +157,8 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
 
 
 def bridge(cluster_name: str, port: int, **other: str) -> bytes:
-    values = {"cluster": cluster_name, "protocol": str(NEWEST), "boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
+    values = {"cluster": cluster_name, "protocol": str(NEWEST)}
+    values |= {"boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
     values |= {"capability": "1.0"} | other
     pairs = [(key, value) for key, value in values.items() if value]
     client_id = other.get("client_id", os.urandom(8).hex())

@@ -26,7 +26,8 @@ FAR = b"f" * 8  # an origin somewhere behind the neighbour
 def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
     """The CONNECT of broker `number`; values that are "" are left out."""
     told = {
-        "cluster": "mqttree", "protocol": str(NEWEST), "boot": str(boot), "address": f"10.0.0.{number}:1883", "name": f"b{number}",
+        "cluster": "mqttree", "protocol": str(NEWEST), "boot": str(boot), "address": f"10.0.0.{number}:1883",
+        "name": f"b{number}",
         "capability": str(capability),
     }  # fmt: skip
     told |= values

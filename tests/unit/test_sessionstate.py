@@ -1,7 +1,8 @@
-"""A session as bytes: nothing changes on the way, and nothing that a broker invents gets further than a client's own packets would."""
+"""A session as bytes: nothing changes on the way, and what a broker invents gets no further than what a client does."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def windows(draw: Any) -> Window:
 
 
 vectors = st.dictionaries(st.sampled_from(KEYS), windows())
-names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#/$", exclude_categories=("Cs", "Cc")), min_size=1, max_size=5)
+letters = st.characters(codec="utf-8", exclude_characters="\0+#/$", exclude_categories=("Cs", "Cc"))
+names = st.text(letters, min_size=1, max_size=5)
 messages = st.builds(
     Message, names.map(str.encode), st.binary(max_size=20), st.integers(0, 2), st.booleans(),
     st.sampled_from((b"", b"\x26\0\1a\0\1b", b"\x01\x01")), st.sampled_from((None, NOW + 60.0)), st.none(),
@@ -68,7 +70,9 @@ def items(draw: Any) -> Item:
 states = st.builds(
     SessionState, st.one_of(st.none(), st.text(max_size=5)), st.sampled_from((0.0, 3600.0, float("inf"))), st.integers(0, 65535),
     vectors, st.sets(st.integers(0, 65535), max_size=5),
-    st.lists(st.tuples(names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 268_435_455)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)), min_size=1, max_size=3
+    ),
     st.lists(items(), max_size=6),
 )  # fmt: skip
 
@@ -228,7 +232,5 @@ def test_the_log_gives_what_is_asked_for() -> None:
 
 @given(st.binary(max_size=60))
 def test_messages_of_another_broker_are_read_or_refused(data: bytes) -> None:
-    try:
+    with suppress(WireError):
         list(read_link_messages(b"\x32" + data, NOW))
-    except WireError:
-        pass

@@ -1,0 +1,197 @@
+"""Shared subscriptions over several simulated brokers, looked at closely; and their checker, tried on brokers that are wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.choice import Choice
+from broker.fanout import Route
+from broker.message import Message
+from broker.sharing import Sharing
+from routing.share import Own
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.schedule import quiet, run_seed
+from tests.sim.world import World
+
+Patch = pytest.MonkeyPatch
+
+SEEDS = (3, 4)
+"""An odd one routes by interest."""
+
+
+class Scene:
+    """Three brokers, a publisher at the first, members of one group at the two others."""
+
+    def __init__(self, seed: int, **member: Any) -> None:
+        self.world = world = World(seed)
+        for index in range(3):
+            world.add(capability=float(9 - index), discovery="multicast", routing="interest" if seed % 2 else "flood")
+        for host in world.hosts:
+            host.start()
+        self.ledger = Ledger()
+        filters = [("$share/g/t", 2)]
+        self.members = [
+            SimClient(world, self.ledger, f"work{host.index}", host, filters=filters, **member) for host in world.hosts[1:]
+        ]
+        self.publisher = SimClient(world, self.ledger, "pub", world.hosts[0])
+        for client in (*self.members, self.publisher):
+            world.after(0.1, client.connect)
+        quiet(world)
+        assert not world.violations
+
+    def publish(self, number: int, qos: int) -> list[int]:
+        """Publish so many messages; returns their numbers."""
+        sent = [self.publisher.publish("t", qos) for _ in range(number)]
+        return [one.number for one in sent if one is not None]
+
+    def got(self) -> Counter[int]:
+        """How often each message came to anybody."""
+        return Counter(got.number for client in self.members for got in client.got)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_in_turn(seed: int, qos: int) -> None:
+    scene = Scene(seed)
+    numbers = scene.publish(40, qos)
+    scene.world.run(2.0)
+    assert scene.got() == dict.fromkeys(numbers, 1)
+    assert [len(client.got) for client in scene.members] == [20, 20]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
+    """What it has not had goes to the other broker: at QoS 1 all of it, at QoS 2 what was not sent to it."""
+    scene = Scene(seed, version=5, receive_maximum=3)
+    scene.members[0].read(False)
+    numbers = scene.publish(40, qos)
+    scene.world.run(2.0)
+    assert len(scene.members[1].got) == 20
+    scene.members[0].disconnect()
+    scene.world.run(2.0)
+    got = scene.got()
+    assert set(got.values()) == {1}
+    assert len(got) == len(numbers) - (3 if qos == 2 else 0)
+    passed = scene.world.hosts[1].running.counters.shared_passed_on
+    assert passed == (20 if qos == 1 else 17)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_broker_is_cut_off(seed: int, qos: int) -> None:
+    """What it was given waits for it, as nobody knows at first; then the other gets everything. Nothing comes twice."""
+    scene = Scene(seed)
+    world = scene.world
+    world.partition([(1,)])
+    numbers = scene.publish(20, qos)
+    world.run(5.0)
+    later = scene.publish(20, qos)
+    world.run(1.0)
+    assert {got.number for got in scene.members[1].got} >= set(later)
+    world.heal()
+    world.run(20.0)
+    assert scene.got() == dict.fromkeys(numbers + later, 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_brokers_with_members_are_cut_off(seed: int) -> None:
+    """It waits for one of them."""
+    scene = Scene(seed)
+    world = scene.world
+    world.partition([(0,)])
+    world.run(5.0)
+    numbers = scene.publish(20, 2)
+    world.run(1.0)
+    assert not scene.got()
+    world.heal()
+    world.run(20.0)
+    assert scene.got() == dict.fromkeys(numbers, 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_broker_dies(seed: int) -> None:
+    """What it was given may be lost with it, and no more; when it is back, with another life, nothing comes again."""
+    scene = Scene(seed)
+    world = scene.world
+    early = scene.publish(10, 2)
+    world.run(1.0)
+    world.hosts[1].kill(reset=False)
+    between = scene.publish(20, 2)
+    world.run(5.0)
+    late = scene.publish(10, 2)
+    world.run(1.0)
+    world.hosts[1].start()
+    world.run(20.0)
+    got = scene.got()
+    assert set(got.values()) == {1}
+    assert got.keys() >= {*early, *late}
+    assert len(got.keys() & {*between}) >= 10
+
+
+# ---------------------------------------------------------------- the checker
+
+
+def everybody(patch: Patch) -> None:
+    """All brokers give everything to their own members."""
+    patch.setattr(Sharing, "received", lambda self, message, choice, *, ordinary: self._node.fanout.publish(message))
+
+
+def nobody(patch: Patch) -> None:
+    """Nobody is named."""
+    choose = Sharing._choose
+    patch.setattr(Sharing, "_choose", lambda self, route: (choose(self, route)[0], None))
+
+
+def never_here(patch: Patch) -> None:
+    """Members at home come last."""
+    patch.setattr(Sharing, "_best", lambda self, group, allowed: Own.NONE if group is None else Own.AWAY)
+
+
+def twice(patch: Patch) -> None:
+    """Who is named delivers two times."""
+    received = Sharing.received
+
+    def wrong(self: Sharing, message: Message, choice: Choice, *, ordinary: bool) -> None:
+        received(self, message, choice, ordinary=ordinary)
+        received(self, message, choice, ordinary=False)
+
+    patch.setattr(Sharing, "received", wrong)
+
+
+def loses(patch: Patch) -> None:
+    """Every fifth choice is forgotten."""
+    choose = Sharing._choose
+    calls = Counter[None]()
+
+    def wrong(self: Sharing, route: Route) -> tuple[list[Any], Choice | None]:
+        calls[None] += 1
+        groups, choice = choose(self, route)
+        return groups, choice if calls[None] % 5 else None
+
+    patch.setattr(Sharing, "_choose", wrong)
+
+
+MUTANTS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
+    "everybody delivers": (everybody, {"group", "group twice"}),
+    "nobody is named": (nobody, {"group", "group lost"}),
+    "members at home come last": (never_here, {"group not here"}),
+    "delivers twice": (twice, {"group", "group twice"}),
+    "forgets some": (loses, {"group lost"}),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
+    plant, kinds = MUTANTS[name]
+    plant(monkeypatch)
+    found: set[str] = set()
+    for seed in range(0, 90, 6):
+        found |= {kind for kind, _ in run_seed(seed).violations}
+        if found >= kinds:
+            break
+    assert found >= kinds
