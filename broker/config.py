@@ -97,6 +97,7 @@ class NodeConfig:
             announce=self.discovery == "multicast",
             seeds=tuple(Address(host, port) for host, port in self.seeds),
             td=self.td,
+            full_mesh=limits.FULL_MESH,
         )
 
     def announced(self) -> Identity:

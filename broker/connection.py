@@ -264,11 +264,14 @@ class Connection:
                 continue
             backlog.append(data)
             size += len(data)
+        kept = link is not None and limits.HOLD_LINK_BYTES < size <= limit and any(d[0] >> 4 == 3 and d[0] & 6 for d in outbox)
         outbox.clear()
         self.backlog_bytes = size
         if link is not None:
             if size > limit:
                 link.overflowed()
+            elif kept:
+                self.node.hold_publishers(self)
         elif size > 2 * limit:
             self.node.counters.slow_consumer_closed += 1
             self.abort("reads too slowly and does not take its acknowledgements")

@@ -50,6 +50,11 @@ class Counters:
     dropped_slow_consumer: int = 0
     slow_consumer_closed: int = 0
     dropped_queue_full: int = 0
+    queued_over: int = 0  # messages queued beyond MAX_QUEUED, as they were on their way when their publishers were held elsewhere
+    holds_sent: int = 0  # to other brokers, so that they do not read their publishers for a while
+    holds_received: int = 0  # from other brokers; those that only repeat or change one do not count
+    holds_ignored: int = 0  # of brokers that never pause
+    publishers_held: int = 0  # for other brokers
     dropped_too_large: int = 0
     dropped_link: int = 0
     expired: int = 0
@@ -72,6 +77,7 @@ class Counters:
     internal: int = 0  # messages that the broker or a plugin published
     links_opened: int = 0
     links_closed: int = 0
+    links_surplus: int = 0
     links_refused: int = 0
     interest_refused: int = 0  # entries of other brokers that are no topic filters
     groups_refused: int = 0  # entries of other brokers that are no shared subscriptions, or own ones that are too many

@@ -184,16 +184,9 @@ class Drain:
                 conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
         if not node.connected:
             self._enter("sessions", now)
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Give sessions away whose clients may come back elsewhere, if there is somebody who can."""
-        hand_over = getattr(self._federation.moving, "hand_over", None)
-        if hand_over is not None:
-            for session in list(self._node.sessions.values()):
-                hand_over(session)
 
     def _wait_for_sessions(self, now: float) -> None:
+        """Let the brokers where clients come fetch their sessions (`broker.moving`); end what nobody has fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
         if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():

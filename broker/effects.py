@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.accept import Handshake
     from broker.client import Client
+    from broker.connection import Connection
     from broker.fanout import SharedGroup
     from broker.message import Message
     from broker.session import Session
@@ -50,6 +51,10 @@ class AuthorizeReceive:
     only: bool = False
     """Nobody else gets it."""
     allowed: set[Session] | None = None
+    source: Connection | None = None
+    """Where it came from."""
+    at_hand: tuple[bytes, bytes, float] | None = None
+    """From a link: see `Backpressure.at_hand`."""
 
 
 @dataclass(slots=True, eq=False)

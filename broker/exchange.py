@@ -162,7 +162,8 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             node.fanout.batch(route, batch)
             if node.federated and route.forward:
                 node.relay.forward_batch(batch)
-            return position + len(batch.data)
+            position += len(batch.data)
+            return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if node.federated and route.forward:
         targets = None

@@ -417,11 +417,13 @@ class Fanout:
         receivers += [m.session for g in groups for m in g.members.values()]
         if not receivers:
             return
-        effect = AuthorizeReceive(message, receivers, list(groups), only)
+        node = self.node
+        at_hand = node.federation.backpressure.at_hand
+        effect = AuthorizeReceive(message, receivers, list(groups), only, None, node.current, at_hand)
         self._waiting.append(effect)
         if len(self._waiting) >= limits.HOLD_QUEUED:
-            self.node.hold_publisher(self)
-        self.node.effects.append(effect)
+            node.hold_publisher(self)
+        node.effects.append(effect)
 
     def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
         """Go on with the messages whose receivers are known, in the order they came."""
@@ -434,6 +436,7 @@ class Fanout:
             deliveries = [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
+            self.node.at_hand_again(known.source, known.at_hand)
             self.deliver(narrowed, known.message, known.allowed, known.groups)
 
 

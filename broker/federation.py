@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker import limits
 from broker.admission import Admission, split_peer
+from broker.backpressure import Backpressure
 from broker.config import NodeConfig
 from broker.connection import Connection
 from broker.drain import CLIENTS_AT
@@ -37,6 +38,7 @@ from discovery.gossip import decode_members, encode_members
 from discovery.membership import Membership
 from discovery.roster import MAX_MEMBERS
 from stp import bpdu as bpdus
+from stp.bpdu import Role
 from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
 from stp.vector import Identity
 
@@ -60,6 +62,8 @@ class Federation:
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self._due = now
         self.listings = Listings(self)
+        self.listings.on_way.append(self._reachable)
+        self.backpressure = Backpressure(node, self)
         self.interest = Interest(node, self)
         self.sharing = Sharing(node, self)
         self.moving = Moving(node, self)
@@ -215,14 +219,17 @@ class Federation:
         """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""
         version = self.membership.gossip_version
         again = now >= self._gossip_at
-        record = b""
+        news: dict[int, bytes] = {}
         for link in self.links.values():
-            if link.state == "up" and link.gossiped != version and (again or link.gossiped == -1):
-                if link.gossiped != -1:
+            since = link.gossiped
+            if since != version and link.state == "up" and (again or since == -1):
+                if since != -1:
                     self._gossip_at = now + limits.GOSSIP_PAUSE
                 link.gossiped = version
-                record = record or encode_members(self.membership.members(now))
-                link.add_record(MEMBERS, record)
+                if since not in news:
+                    news[since] = encode_members(self.membership.members(now, since))
+                if news[since]:
+                    link.add_record(MEMBERS, news[since])
 
     def _discovery(self, effect: discovery.Effect, now: float) -> None:
         match effect:
@@ -233,12 +240,25 @@ class Federation:
                     self.membership.dial_failed(address, "the broker there is linked", now)
                 else:
                     self.node.effects.append(Dial(address.host, address.port))
+            case discovery.Surplus(broker_id):
+                self._close_surplus(broker_id, now)
             case discovery.Log(level, text):
                 self.node.log(level, text)
             case discovery.StateChanged(state):
                 self.node.log("debug", f"federation state: {state}")
             case _:
                 pass
+
+    def _close_surplus(self, broker_id: bytes, now: float) -> None:
+        """Close a link that is one too many, if neither end needs it in the tree; the other one may dial."""
+        link, port = self.links.get(broker_id), self.tree.ports.get(broker_id)
+        if link is None or port is None or link.state != "up" or not link.dialled:
+            return
+        if link.forwarding or port.forwarding or Role.ROOT in (port.role, port.echo):
+            return
+        self.count("links_surplus")
+        link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5))
+        self.link_lost(link, "one too many", now, quiet=True)
 
     def _alive_at(self, address: Address, now: float) -> bool:
         """Say whether the link to the broker that advertises this address works.
@@ -271,6 +291,10 @@ class Federation:
                 self._tell_change(now)
             case _:
                 pass
+
+    def _reachable(self, broker_id: bytes, via: bytes | None) -> None:
+        """Note that there is a way to a broker in the tree (through this neighbour), or that there is none any more."""
+        self.membership.reachable(broker_id, via is not None, self.node.now)
 
     def _tell_change(self, now: float) -> None:
         """Publish the newest topology change; what comes too often waits, and only the newest of that is published."""

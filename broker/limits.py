@@ -59,6 +59,49 @@ MAX_MISSED_BYTES = 1024 * 1024
 HOLD_QUEUED = 5_000
 """messages queued for a *connected* session at which its QoS 1 and 2 publishers are held back like above."""
 
+HOLD_QUEUED_BYTES = 16 * 1024 * 1024
+"""bytes of these: large messages fill MAX_QUEUED_BYTES long before they are many."""
+
+HOLD_LINK_BYTES = 8 * 1024 * 1024
+"""bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back like above: a quarter of LINK_BACKLOG_BYTES, as
+what is on its way comes on top. QoS 0 is dropped there."""
+
+HOLD_PACE = 0.02
+"""s between two different things that one broker tells another about whom to hold; the first goes at once."""
+
+HOLD_REPEAT = 0.2
+"""s after which they are repeated; valid for two and a half times as long, so that a broker that hangs holds nobody for longer
+than a slow client would (HOLD_TIME). Each is the longer the more brokers are told."""
+
+HOLD_LIFE = 10.0
+"""s; for which what is told is valid at most, however many are told."""
+
+HOLDS_PER_SECOND = 250.0
+"""that one broker sends, about; links on the way take thousands a second (LINK_REQUESTS_PER_SECOND)."""
+
+HOLD_TOPICS = 64
+HOLD_BYTES = 16 * 1024
+"""topics that one slow subscriber, and that one broker, has held by name, and bytes of them; beyond it the subscriber's filters
+stand for them, and beyond these everything."""
+
+HOLD_KNOWN = 4096
+"""topics of which a broker that is asked remembers whether they match; then they are matched anew."""
+
+HOLD_LONGEST = 300.0
+"""s for which a broker may hold publishers elsewhere without a pause [holds_ignored]. Its subscribers have taken what waited by
+then, unless they take less than some tens of messages a second; who lies must not stop others for ever."""
+
+QUEUED_MEMORY = 700
+"""bytes of memory that a waiting message takes besides its payload and topic."""
+
+HELD_QUEUE_BYTES = 128 * 1024 * 1024
+"""bytes of memory of what waits for one session while publishers elsewhere are held for it, instead of MAX_QUEUED and
+MAX_QUEUED_BYTES: what was on its way when they were told must fit (queues of links, sockets, a read of each publisher), 170,000
+messages of 64 bytes. Those beyond are dropped [dropped_queue_full]."""
+
+HELD_QUEUES_BYTES = 512 * 1024 * 1024
+"""bytes of memory of all sessions that have more waiting than MAX_QUEUED or MAX_QUEUED_BYTES [queued_over]."""
+
 MAX_SUBSCRIPTIONS = 100_000
 """subscriptions of one session; more are refused with 0x97 (0x80 in 3.1.1) [subscriptions_refused]."""
 
@@ -183,6 +226,10 @@ MAX_VECTOR_GAPS = 2048
 
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""
+
+FULL_MESH = 8
+"""other brokers to each of which there is a link. Of more, 2 * log2(n) are chosen (discovery/ring.py): each link costs both ends a
+refresh of the tree twice a second, and 200 brokers would keep 19,900."""
 
 MAX_HANDSHAKES = 256
 """callers that have not proven yet that they are brokers; the oldest makes room [links_refused]. A broker is done in two round

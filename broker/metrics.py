@@ -63,6 +63,7 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     gauge("clients_connected", "Clients that are connected.", node.connected)
     if uptime is not None:
         gauge("uptime_seconds", "Time since this broker started.", uptime)
+    gauge("queued_over_bytes", "Memory of sessions with more waiting than others may have.", federation.backpressure.over)
     gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
     gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))

@@ -497,24 +497,32 @@ class Node:
         The present publisher is right only while a driver flushes after every read as long as `paused` is not 0.
         """
         source = self.current
-        if source is None or source is slow or slow.stalled or source in self.links_by_connection:
+        if source is None or source is slow or slow.stalled:
             return
         if slow not in self._holding:
             slow.waiting_since = self.now
             self._watch_hold(slow)
-        self._hold(source, slow)
+        self.hold(source, slow)
 
     def hold_publisher(self, reason: object) -> None:
         """Do not read the present publisher until `release_publishers(reason)`."""
-        source = self.current
-        if source is not None and source not in self.links_by_connection:
-            self._hold(source, reason)
+        if self.current is not None:
+            self.hold(self.current, reason)
 
-    def _hold(self, source: Connection, reason: object) -> None:
+    def hold(self, source: Connection, reason: object) -> None:
+        """Do not read `source` until `release_publishers(reason)`. A link is read on: those are held whose messages it brings."""
         publishers = self._holding.setdefault(reason, set())
-        if source not in publishers:
+        if source in self.links_by_connection:
+            self.federation.backpressure.note(reason)
+        elif source not in publishers:
             publishers.add(source)
             source.hold()
+
+    def at_hand_again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
+        """Go on with a message that waited for plugins: who sent it is the present publisher again."""
+        self.current = None if source is None or source.closed else source
+        if at_hand is not None and source in self.links_by_connection:
+            self.federation.backpressure.at_hand = (*at_hand[:2], self.now)
 
     def holds(self, source: Connection) -> bool:
         """Whether a connection is not read because somebody is behind."""
@@ -535,7 +543,8 @@ class Node:
     def release_publishers(self, slow: object) -> None:
         """Read the publishers again that waited for `slow` alone."""
         publishers = self._holding.pop(slow, None)
-        if publishers:
+        if publishers is not None:
+            self.federation.backpressure.released(slow)
             timer = self._hold_timers.pop(slow, None)
             if timer is not None:
                 self.cancel(timer)

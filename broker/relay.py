@@ -30,6 +30,7 @@ from broker.origin import (
     subtract,
 )
 from broker.records import ORIGINS
+from broker.session import Session
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Relay:
         self.log = MessageLog(node.counters)
         self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
         self.own_runs = 0
+        self.backpressure = federation.backpressure
         self._next_sweep = now + 1.0
         self._alone_since = now
 
@@ -85,6 +87,8 @@ class Relay:
             self.log.append(Entry(self.key, sequence, data, message, node.now))
             if message.retain:
                 self.federation.retention.numbered(message, sequence)
+            if self.backpressure.held and message.qos and isinstance(message.sender, Session):
+                self.backpressure.check(message.topic, message.sender.conn)
         elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now, told)
@@ -121,6 +125,8 @@ class Relay:
         data = batch.for_links(self.key, sequence)
         self.log.append(Entry.run(self.key, sequence, count, data, batch.size, self.node.now))
         self._send(data, count, self.federation.interest.links(batch.topic), None)
+        if self.backpressure.held:
+            self.backpressure.check(batch.topic, self.node.current)
 
     def _send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         node = self.node
@@ -234,6 +240,7 @@ class Relay:
         self.node.counters.received_link += 1
         here = True
         if message.qos or message.retain:
+            self.backpressure.at_hand = (key, message.topic, now)
             self.log.append(Entry(key, sequence, data, message, now))
             here = self._for_us(self.vector[key], sequence)
         if self.node.forwarding:
@@ -260,6 +267,7 @@ class Relay:
                     self.node.counters.duplicates += 1
         else:
             self.node.counters.received_link += count
+            self.backpressure.at_hand = (key, batch.topic, now)
             if not data:
                 data = batch.for_links(key, sequence)
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))

@@ -344,7 +344,8 @@ class Session:
 
     def _append(self, outgoing: Outgoing) -> bool:
         size = size_of(outgoing.message)
-        if len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES:
+        full = len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
+        if full and not self.node.federation.backpressure.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
         self.queue.append(outgoing)
@@ -355,7 +356,9 @@ class Session:
         conn = self.conn
         if conn is None:
             self.put_by(outgoing, tell=True)
-        elif self._append(outgoing) and len(self.queue) >= limits.HOLD_QUEUED:
+        elif self._append(outgoing) and (
+            len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES
+        ):
             self.node.hold_publishers(conn)
 
     def pump(self) -> None:
@@ -376,7 +379,7 @@ class Session:
         conn = self.conn
         if conn is not None:
             conn.waiting_since = now
-            if len(queue) < limits.HOLD_QUEUED // 2 and not conn.backlog:
+            if len(queue) < limits.HOLD_QUEUED // 2 and self.queued_bytes < limits.HOLD_QUEUED_BYTES // 2 and not conn.backlog:
                 conn.stalled = False
                 self.node.release_publishers(conn)
 

@@ -233,8 +233,12 @@ class Sharing:
                     marks.discard(group.mark)
                     if self.stays(group, message, route.permitted):
                         groups.append(group)
+            there = {pool.mark for pool, _ in route.elsewhere}
             for mark in marks:
-                self.pass_on(mark, message)
+                if mark in there:
+                    self.pass_on(mark, message)
+                else:
+                    self._node.counters.shared_undelivered += 1
         if ordinary and not choice.passed:
             fanout.publish_along(route, message, groups)
         elif groups:

@@ -125,6 +125,10 @@ class Dialler:
         if target.wanted:
             self._plan(target, max(now + patience + self._backoff(target, now), target.started + REDIAL_FLOOR))
 
+    def resume(self, target: Target, now: float) -> None:
+        """Want an address again that failed before it was given up: after the backoff of then."""
+        self.postpone(target, now + self._backoff(target, now))
+
     def postpone(self, target: Target, due: float) -> None:
         """Dial no earlier than `due`."""
         target.wanted = True

@@ -61,7 +61,14 @@ class StateChanged:
     state: State
 
 
-Effect = Announce | Dial | Log | NewMember | Left | StateChanged
+@dataclass(slots=True, frozen=True)
+class Surplus:
+    """The link to this broker, which we dialled, is one too many for a while now: to be closed if the tree can do without it."""
+
+    id: bytes
+
+
+Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,6 +99,8 @@ class MembershipConfig:
     dial_timeout: float = 5.0
     forget_after: float = 300.0
     clock_window: float = 60.0
+    full_mesh: int | None = None
+    """Other brokers up to which there is a link to each (`discovery.ring`); None: any number."""
 
     def __post_init__(self) -> None:
         if not self.cluster:

@@ -20,9 +20,11 @@ from discovery.effects import (
     NewMember,
     State,
     StateChanged,
+    Surplus,
     check_identity,
 )
 from discovery.gate import Gate
+from discovery.ring import Ring
 from discovery.roster import Member, Roster
 
 DISCOVERY_STRETCH = 5.0
@@ -67,6 +69,7 @@ class Membership:
         self._gate = Gate(config.cluster, config.secret, config.clock_window, self.counters, self._warn)
         self._beacon = Beacon(config, own, now, rng)
         self._roster = Roster(config, own, rng)
+        self._ring = Ring(own.id, self._roster, config.full_mesh, rng)
         self._offenders: dict[tuple[int, Address], int] = {}  # -> counter heard first, -1 once reported
         if config.seeds:
             self._roster.seed(None, config.seeds, now)
@@ -84,15 +87,22 @@ class Membership:
         """True once `leave` was called."""
         return self._left
 
-    def members(self, now: float) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
-        """List (id, boot, addresses, alive) of every other broker known, to be told over links.
+    def members(self, now: float, since: int = -1) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
+        """List (id, boot, addresses, alive) of every other broker known, to be told over links; with `since` those that are
+        new, or of whom something is, since `gossip_version` was that.
 
-        `alive` is first-hand: linked here, or heard lately - never what others said.
+        `alive` is first-hand: linked here, in the same tree, or heard lately - never what others said.
         """
         heard_since = now - ALIVE_BEACONS * self.config.beacon
         return [
-            (member.id, member.boot, self._roster.addresses(member), member.linked or member.heard > heard_since)
+            (
+                member.id,
+                member.boot,
+                self._roster.addresses(member),
+                member.linked or member.reachable or member.heard > heard_since,
+            )
             for member in self._roster.members.values()
+            if member.version > since
         ]
 
     def is_member(self, broker_id: bytes) -> bool:
@@ -113,7 +123,7 @@ class Membership:
         """When to call `tick`, or None when only an input can change anything."""
         if self._left:
             return None
-        due = min(self._beacon.due, self._roster.dialler.next_deadline(), self._roster.forget_due)
+        due = min(self._beacon.due, self._roster.dialler.next_deadline(), self._roster.forget_due, self._ring.due)
         if self.state is State.DISCOVERY:
             due = min(due, self._td_until)
         return None if due == NEVER else due
@@ -230,6 +240,7 @@ class Membership:
                 roster.ended(dialled)
         else:
             roster.linked(member, boot, [found for found in (address, dialled) if found is not None], now)
+            member.called = dialled is not None
         self._advance(now)
 
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
@@ -246,8 +257,16 @@ class Membership:
             self._forget(member, now)
         else:
             self._roster.lost(member, now, stable=now - member.link_since >= STABLE_LINK)
-            self._beacon.soon(now)  # Overlays: a broker marked disconnected is sought with a discovery message
+            self._ring.changed(now)
+            if self._roster.wants(member):
+                self._beacon.soon(now)  # Overlays: a broker marked disconnected is sought with a discovery message
         self._advance(now)
+
+    def reachable(self, broker_id: bytes, there: bool, now: float) -> None:
+        """A broker came into the tree that we are in, or is in it no longer. It need not be linked to be alive."""
+        member = self._roster.members.get(broker_id)
+        if member is not None and not self._left:
+            self._roster.reached(member, there, now)
 
     def address_is_self(self, address: Address, now: float) -> None:
         """A dial turned out to have reached this broker itself: the address is left alone for some minutes."""
@@ -300,7 +319,7 @@ class Membership:
         member.leaving = False
         member.name = heard.name
         self._roster.add_address(member, heard.address_from(source), now)
-        if fresh or (heard.new and not member.linked):
+        if (fresh or (heard.new and not member.linked)) and self._ring.chance():
             self._beacon.answer(now)
         if not member.linked:
             self._roster.want(member, now, forgive=True)
@@ -320,6 +339,7 @@ class Membership:
         else:
             self._roster.reborn(member, boot, now)
         self._effects.append(NewMember(broker_id))
+        self._ring.changed(now)
         self._discover(now)
         return True
 
@@ -348,6 +368,7 @@ class Membership:
 
     def _forget(self, member: Member, now: float) -> None:
         self._roster.remove(member, now)
+        self._ring.changed(now)
         self._effects.append(Left(member.id))
 
     def _namesake_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
@@ -393,9 +414,12 @@ class Membership:
                 self.counters["forgotten"] += 1
                 self._roster.bury(member.id, member.boot, now, final=False)
                 self._forget(member, now)
+        if self._ring.due <= now:
+            self._effects += [Surplus(broker) for broker in self._ring.review(now)]
         begun, late = self._roster.dialler.take(now)  # last, as what is forgotten makes room for other dials
         for target in late:
             self.counters["dials_timed_out"] += 1
+            self._ring.changed(now)
             self._complain_of(target, "no answer")
         for target in begun:
             self.counters["dials"] += 1
@@ -408,6 +432,7 @@ class Membership:
     def _dial_failed(self, target: Target, reason: str, now: float) -> None:
         self.counters["dials_failed"] += 1
         self._roster.dialler.penalise(target, now)
+        self._ring.changed(now)
         self._complain_of(target, reason)
 
     def _complain_of(self, target: Target, reason: str) -> None:

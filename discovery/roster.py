@@ -44,6 +44,12 @@ class Member:
     was_linked: bool = False
     standing: bool = False
     """A link of `link_boot` stands, whatever boot was announced since."""
+    reachable: bool = False
+    """It is in the same tree, linked or not."""
+    called: bool = False
+    """Its link was dialled by us."""
+    version: int = 0
+    """The roster's version when something about it changed."""
 
 
 @dataclass(slots=True)
@@ -67,7 +73,8 @@ class Roster:
         self._graves: dict[bytes, _Grave] = {}  # oldest first
         self._selves: dict[Address, float] = {}  # until when an address counts as our own
         self._seeds: dict[str | None, list[Address]] = {}  # name -> addresses, None: from the configuration
-        self.hearsay: set[bytes] = set()  # members that neither announced themselves nor were ever linked
+        self.hearsay: set[bytes] = set()  # members that neither announced themselves nor were ever linked or in our tree
+        self.chosen: set[bytes] | None = None  # who is to be linked; None: everybody
         self.version = 0
         self.forget_due = NEVER
 
@@ -79,7 +86,7 @@ class Roster:
             return None
         unlinked: Member | None = None
         for member in self.members.values():
-            if not (member.linked or member.standing):
+            if not (member.linked or member.standing or member.reachable):
                 if not member.was_linked:
                     unlinked = member
                     break
@@ -92,10 +99,10 @@ class Roster:
         """Add a member; False when the table is full of linked ones."""
         if len(self.members) >= MAX_MEMBERS:
             return False
-        self.members[broker_id] = Member(broker_id, boot, now)
+        member = self.members[broker_id] = Member(broker_id, boot, now)
         self._owned[broker_id] = []
         self._graves.pop(broker_id, None)
-        self.version += 1
+        self._touch(member)
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
         return True
 
@@ -106,7 +113,7 @@ class Roster:
         member.linked = False
         member.leaving = False
         self._graves.pop(member.id, None)
-        self.version += 1
+        self._touch(member)
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
         for target in self._owned[member.id]:
             self.dialler.forgive(target)
@@ -115,7 +122,7 @@ class Roster:
         """Take back `reborn`: who announced the higher boot was another broker with the same id, and left."""
         member.boot = member.link_boot
         member.linked = True
-        self.version += 1
+        self._touch(member)
         for target in self._owned[member.id]:
             self.dialler.unwant(target)
 
@@ -129,7 +136,7 @@ class Roster:
         gone: list[Member] = []
         self.forget_due = NEVER
         for member in self.members.values():
-            if not (member.linked or member.standing):
+            if not (member.linked or member.standing or member.reachable):
                 until = max(member.since, member.heard) + keep
                 if until <= now:
                     gone.append(member)
@@ -242,10 +249,65 @@ class Roster:
         if target.static:
             self.dialler.postpone(target, now + SELF_RETRY)
 
+    # --- neighbours --------------------------------------------------------------------------------------------------
+
+    def wants(self, member: Member) -> bool:
+        """Say whether this member is to be linked."""
+        return self.chosen is None or member.id in self.chosen
+
+    def choose(self, chosen: set[bytes] | None, now: float) -> None:
+        """Have these members linked (None: all), and dial no others."""
+        self.chosen = chosen
+        for member in self.members.values():
+            if member.linked:
+                continue
+            if self.wants(member):
+                owned = self._owned[member.id]
+                if not any(target.wanted for target in owned):
+                    if self.failing(member):
+                        for target in owned:
+                            self.dialler.resume(target, now)
+                    else:
+                        self.want(member, now)
+            else:
+                for target in self._owned[member.id]:
+                    self.dialler.unwant(target)
+
+    def failures(self, member: Member) -> int:
+        """How often the address that failed least has failed; 0 when there is none."""
+        return min((target.failures for target in self._owned[member.id]), default=0)
+
+    def failing(self, member: Member) -> bool:
+        """Say whether a member cannot be dialled now: it has no address, or all of them failed."""
+        if member.linked:
+            return False
+        owned = self._owned[member.id]
+        return not owned or all(target.failures for target in owned)
+
+    def seeded(self, member: Member) -> bool:
+        """Say whether the configuration names an address of this member."""
+        return any(target.static for target in self._owned[member.id])
+
+    def reached(self, member: Member, reachable: bool, now: float) -> None:
+        """Take note that a member came into our tree, or is in it no longer."""
+        member.reachable = reachable
+        if reachable:
+            self.hearsay.discard(member.id)
+            for target in self._owned[member.id]:
+                self.dialler.forgive(target)
+        elif not member.linked:
+            member.since = now
+            self.forget_due = min(self.forget_due, now + self._config.forget_after)
+
     # --- dials -------------------------------------------------------------------------------------------------------
 
     def want(self, member: Member, now: float, forgive: bool = False) -> None:
-        """Dial a member: at once from the lower id, from the higher one only if no link stands by then."""
+        """Dial a member: at once from the lower id, from the higher one only if no link stands by then. Only who is chosen."""
+        if not self.wants(member):
+            if forgive:
+                for target in self._owned[member.id]:
+                    self.dialler.forgive(target)
+            return
         due = now + self._patience(member)
         for target in self._owned[member.id]:
             if forgive:
@@ -262,7 +324,7 @@ class Roster:
             member.leaving = False
         if boot != member.boot:
             member.boot = boot
-            self.version += 1
+            self._touch(member)
         member.linked = member.was_linked = member.standing = True
         self.hearsay.discard(member.id)
         member.link_boot = boot
@@ -276,6 +338,8 @@ class Roster:
         """The link is gone: dial at once, or with growing pauses when it never lasted."""
         member.since = now
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
+        if not self.wants(member):
+            return
         patience = self._patience(member)
         due = now + patience + self._rng.uniform(0.0, REDIAL_JITTER)
         for target in self._owned[member.id]:
@@ -342,7 +406,7 @@ class Roster:
             self._owned[target.owner].remove(target)
         target.owner = member.id
         self._owned[member.id].append(target)
-        self.version += 1
+        self._touch(member)
 
     def _disown(self, target: Target) -> None:
         """Take an address from its member; forgotten unless it is a seed."""
@@ -354,6 +418,11 @@ class Roster:
             target.wanted = True
         else:
             self.dialler.remove(target)
+
+    def _touch(self, member: Member) -> None:
+        """There is something new to tell of this member."""
+        self.version += 1
+        member.version = self.version
 
     def _drop(self, member: Member, seeds_from: float) -> None:
         del self.members[member.id]

@@ -182,7 +182,7 @@ def test_rolling_restart(cluster: Cluster, routing: str) -> None:
     for broker in brokers:
         broker.up()
     for leaving in brokers:
-        cluster.settle()
+        cluster.agree()
         with clients() as make:
             watchers = {broker: make(broker.port, client_id=f"watcher {broker.name}") for broker in brokers}
             for watcher in watchers.values():

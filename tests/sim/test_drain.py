@@ -56,11 +56,12 @@ class Draining(Scene):
     """A scene in which brokers drain; without other faults nothing at all may be lost."""
 
     strict = True
+    persistent = False
 
     def _client(self, name: str, host: Host, **settings: Any) -> SimClient:
         rng = self.rng
-        settings.setdefault("version", rng.choice((3, 4, 5, 5)))
-        settings.setdefault("clean", True)
+        settings["version"] = 5 if self.persistent else rng.choice((3, 4, 5, 5))
+        settings["clean"] = not self.persistent
         client = Roamer(self.world, self.ledger, name, host, **settings)
         self.clients.append(client)
         self.world.after(rng.uniform(0.0, 0.5), client.connect)
@@ -152,7 +153,7 @@ def test_a_broker_that_nobody_can_do_without() -> None:
 @pytest.mark.parametrize("routing", ("flood", "interest"))
 @pytest.mark.parametrize("index", (0, 2))
 def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -> None:
-    """What is published while the others are out of reach for a second is on its way, and the broker stays until it has arrived."""
+    """What is published while the others are out of reach for a second is on its way, and the broker stays until it arrived."""
 
     def publish(scene: Scene) -> None:
         assert scene.publishers[index].state == "up"
@@ -194,6 +195,29 @@ def test_sessions_stay_until_they_are_fetched() -> None:
     assert not host.alive
     assert "1 sessions with" in scene.drained(0) and "left are" not in scene.drained(0)
     assert scene.world.violations == []
+
+
+@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("seed", (1, 2, 3))
+def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
+    """All brokers are restarted, one after the other, and clients go where they are sent, with their sessions: each message that
+    was acknowledged since all have subscribed reaches all of them, at QoS 2 once."""
+    scene = Draining(seed, 3, [(3.0, drain(0)), (8.0, drain(1)), (13.0, drain(2))], routing=routing)
+    scene.length = 18.0
+    scene.persistent = True
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    for index in range(3):
+        assert "ended here" not in scene.drained(index) and "left are" not in scene.drained(index), scene.drained(index)
+    assert sum(client.session for client in scene.clients) == len(scene.clients)  # nobody began a new one
+    since = scene.world.started + 2.0
+    due = {sent.number for sent in scene.ledger.sent if sent.acked is not None and sent.qos and sent.at > since}
+    assert len(due) > 200
+    for client in scene.clients:
+        if client.filters:
+            got = [found.number for found in client.got if found.qos == 2]
+            assert due <= {found.number for found in client.got}
+            assert len(set(got)) == len(got)
 
 
 # ---------------------------------------------------------------- in the midst of other faults

@@ -87,12 +87,14 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
     settings = told(
         tmp_path,
         "federation:\n  hello: 1\n  link-timeout: 8.5\n  td: 0.1\n  capability: 7\n  multicast_group: 239.1.2.3\n"
-        "  multicast_port: 4000\n  interfaces: 10.0.0.1\n  discovery: off\n",
+        "  multicast_port: 4000\n  interfaces: 10.0.0.1\n  discovery: off\n  client-address: example.org:8883\n",
         {"MQTTREE_HELLO": "9"},
     )
     assert (settings.hello, settings.link_timeout, settings.td, settings.capability) == (1.0, 8.5, 0.1, 7.0)
     assert (settings.multicast_group, settings.multicast_port) == ("239.1.2.3", 4000)
     assert settings.interfaces == ("10.0.0.1",)
+    federation = settings.federation(split_bind(""), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7")
+    assert federation.node_config().clients_at() == "example.org:8883"
     assert settings.discovery == "off"  # for YAML this is False
 
 
