@@ -183,6 +183,10 @@ class Moving:
         if via is not None and not self.active:
             self.active = True
             self._post_all(list(self._node.sessions.values()))
+        if via is not None:
+            for pull in self._pulls.values():
+                if pull.holder == broker_id:
+                    self._ask(pull)
 
     def _post_all(self, sessions: list[Session]) -> None:
         for session in sessions[:SLICE]:
@@ -194,12 +198,16 @@ class Moving:
     # ---------------------------------------------------------------- sessions elsewhere
 
     def _elsewhere(self, client_id: str) -> list[tuple[int, bytes, int]]:
-        """Return the sessions that a client has at other brokers: stamp, broker, flags."""
+        """Return the sessions that a client has at other brokers: stamp, broker, flags. A broker whose link stands lives, though
+        the tree may be about to find another way to it."""
         key = CLIENT + client_id.encode()
+        links = self._federation.links
         found = [
             (int.from_bytes(value[1:9], "big"), listing.id, value[0])
             for listing in self._directory.listings.values()
-            if (value := listing.entries.get(key)) is not None and listing.via is not None and len(value) >= 9
+            if (value := listing.entries.get(key)) is not None
+            and (listing.via is not None or listing.id in links)
+            and len(value) >= 9
         ]
         if (given := self._giving.given(client_id)) is not None:
             found.append((given[1], given[0], KEPT))  # its new holder has not told of it yet
@@ -263,6 +271,7 @@ class Moving:
         client = shorten(pull.client_id)
         if pull.state == RESTING:  # what it has is most of it
             self._federation.log("warning", f"client {client}: the broker that had its session did not send the rest")
+            self._take_rest(pull, b"", now)
             self._close(pull, now)
         elif pull.state == CLOSING:  # it forgets the session when it sees that we have it
             self._finish(pull, now)

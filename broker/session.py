@@ -318,9 +318,9 @@ class Session:
                 position += size
 
     def put_by(self, outgoing: Outgoing, *, tell: bool) -> None:
-        """Keep a message until the client comes. `tell`: plugins, too."""
+        """Keep a message until the client comes. `tell`: plugins, too; else it was kept for it already, perhaps elsewhere."""
         if outgoing.qos:
-            if not self._append(outgoing):
+            if not self._append(outgoing, kept=not tell):
                 return
         elif self._room():
             if self.missed is None:
@@ -342,10 +342,10 @@ class Session:
 
     # ---------------------------------------------------------------- waiting at QoS 1 and 2
 
-    def _append(self, outgoing: Outgoing) -> bool:
+    def _append(self, outgoing: Outgoing, *, kept: bool = False) -> bool:
         size = size_of(outgoing.message)
         full = len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
-        if full and not self.node.federation.backpressure.room(self, size):
+        if full and not kept and not self.node.federation.backpressure.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
         self.queue.append(outgoing)

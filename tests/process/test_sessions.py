@@ -111,7 +111,8 @@ def test_mosquitto_sub_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> No
             until(reached, "a probe comes")
         sent = [b"%d" % n for n in range(50)]
         publisher.done(*[publisher.publish("m/x", payload, 2) for payload in sent])
-        command = ["mosquitto_sub", "-p", str(cluster.brokers[2].port), *flags, "-F", "%t %p", "-W", "30", "-C", "50", "-T", "m/probe"]
+        command = ["mosquitto_sub", "-p", str(cluster.brokers[2].port), *flags, "-F", "%t %p"]
+        command += ["-W", "30", "-C", "50", "-T", "m/probe"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("m/x")]
         assert lines == [f"m/x {n}" for n in range(50)], done.stderr

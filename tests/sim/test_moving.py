@@ -36,13 +36,13 @@ from tests.sim.world import End, Host, World
 class Row:
     """The brokers, and time."""
 
-    def __init__(self, count: int = 3, seed: int = 5, **config: Any) -> None:
+    def __init__(self, count: int = 3, seed: int = 5, *, meshed: bool = False, **config: Any) -> None:
         self.world = world = World(seed)
         world.skew = 0.0
         world.rate, world.loss = 1.25e7, 0.0
         for index in range(count):
             world.add(discovery="multicast", capability=float(9 - index), **config).start()
-        if count == 3:
+        if count == 3 and not meshed:
             world.block(1, 2)
         self.join()
 
@@ -314,6 +314,22 @@ def test_a_broker_that_dies_meanwhile() -> None:
     row.host(1).kill()
     row.until(lambda: back.connacks)
     assert not back.present
+
+
+def test_the_tree_is_repaired_meanwhile() -> None:
+    """The root dies; until there is another, nobody is in the tree, but who has a link to the holder waits for it."""
+    row = Row(3, meshed=True)
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    row.host(0).kill()
+    node = row.node(2)
+    row.until(lambda: row.host(0).id not in node.federation.links)
+    back = row.client(2)
+    row.until(lambda: back.connacks)
+    assert back.present
+    row.join()
+    row.one_session()
 
 
 def test_two_sessions_after_a_partition() -> None:

@@ -1,0 +1,1 @@
+"""Real brokers, a hundred clients and twenty faults in five minutes: `python -m tests.chaos` (`make chaos`)."""

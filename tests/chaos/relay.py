@@ -1,0 +1,189 @@
+"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled or made deaf in one direction.
+
+Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so that each pair of brokers is a
+cable of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from multiprocessing.connection import Connection
+
+NAME = b"\x26\x00\x04name"
+"""A user property of CONNECT: what the dialling broker is called."""
+MOST = 8192
+"""bytes of a connection without a name; it is let through as nobody's."""
+
+
+class Cable:
+    """One pair of brokers. `deaf`: brokers from which nothing is read; `cut`: connections are reset as they come."""
+
+    __slots__ = ("cut", "deaf", "ends")
+
+    def __init__(self) -> None:
+        self.cut = False
+        self.deaf: frozenset[str] = frozenset()
+        self.ends: set[End] = set()
+
+
+class End(asyncio.Protocol):
+    """One half of a connection: what comes from `broker` goes to the other half."""
+
+    def __init__(self, network: Network, broker: str) -> None:
+        self.network = network
+        self.broker = broker
+        self.cable: Cable | None = None
+        self.other: End | None = None
+        self.transport: asyncio.Transport | None = None
+        self.full = False  # the other half does not take more
+        self.early = bytearray()  # before the other half is there
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self.cable is not None:
+            self.cable.ends.discard(self)
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+        self.transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+        else:
+            self.early += data
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = True
+            self.other.obey()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = False
+            self.other.obey()
+
+    def obey(self) -> None:
+        """Read on, or do not: as TCP does it, what is not read stays with the sender, also that it closes."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.full or (self.cable is not None and self.broker in self.cable.deaf):
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+
+class Caller(End):
+    """The half towards the broker that dials; its name is read before the other broker is called."""
+
+    def __init__(self, network: Network, callee: str) -> None:
+        super().__init__(network, "")
+        self.callee = callee
+        self.task: asyncio.Task[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.task is not None:
+            super().data_received(data)
+            return
+        self.early += data
+        at = self.early.find(NAME)
+        if at < 0 and len(self.early) < MOST:
+            return
+        if at >= 0:
+            start = at + len(NAME) + 2
+            length = int.from_bytes(self.early[start - 2 : start], "big")
+            if len(self.early) < start + length:
+                return
+            self.broker = bytes(self.early[start : start + length]).decode()
+        self.cable = self.network.cable(self.broker, self.callee)
+        assert self.transport is not None
+        if self.cable.cut:
+            self.transport.abort()
+            return
+        self.cable.ends.add(self)
+        self.task = asyncio.ensure_future(self.call())
+
+    async def call(self) -> None:
+        """Dial the broker that is wanted, once what this one says may be heard."""
+        assert self.cable is not None
+        cable = self.cable
+        end = End(self.network, self.callee)
+        end.cable = cable
+        try:
+            while self.broker in cable.deaf:
+                await asyncio.sleep(0.02)
+            await asyncio.get_running_loop().create_connection(lambda: end, "127.0.0.1", self.network.targets[self.callee])
+        except OSError:
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        assert end.transport is not None
+        if self.transport is None or cable.cut:
+            end.transport.abort()
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        cable.ends.add(end)
+        end.other, self.other = self, end
+        end.transport.write(bytes(self.early))
+        self.early.clear()
+        end.data_received(b"")
+        if end.early:
+            self.transport.write(bytes(end.early))
+        end.obey()
+        self.obey()
+
+
+class Network:
+    """All cables."""
+
+    def __init__(self, targets: dict[str, int]) -> None:
+        """`targets`: where each broker listens."""
+        self.targets = targets
+        self.cables: dict[frozenset[str], Cable] = {}
+
+    def cable(self, one: str, other: str) -> Cable:
+        """The one between these."""
+        return self.cables.setdefault(frozenset((one, other)), Cable())
+
+    def set(self, one: str, other: str, what: str) -> None:
+        """`cut`, `stall` (nothing passes, nothing is lost), `half-open` (`other` is not heard any more), `heal`, `reset`."""
+        cable = self.cable(one, other)
+        cable.cut = what == "cut"
+        cable.deaf = frozenset({"stall": (one, other), "half-open": (other,)}.get(what, ()))
+        for end in list(cable.ends):
+            if what in ("cut", "reset"):
+                if end.transport is not None:
+                    end.transport.abort()
+            else:
+                end.obey()
+
+
+async def serve(targets: dict[str, int], ports: dict[str, int], orders: Connection) -> None:
+    """Listen and obey until there is nobody who gives orders."""
+    loop = asyncio.get_running_loop()
+    network = Network(targets)
+    for name, port in ports.items():
+        await loop.create_server(lambda name=name: Caller(network, name), "127.0.0.1", port)  # type: ignore[misc]
+    end: asyncio.Future[None] = loop.create_future()
+
+    def order() -> None:
+        try:
+            network.set(*orders.recv())
+            orders.send("done")
+        except (EOFError, OSError):
+            loop.remove_reader(orders.fileno())
+            end.set_result(None)
+
+    loop.add_reader(orders.fileno(), order)
+    orders.send("done")
+    await end
+
+
+def run(targets: dict[str, int], ports: dict[str, int], orders: Connection) -> None:
+    """The process."""
+    import uvloop
+
+    uvloop.run(serve(targets, ports, orders))
