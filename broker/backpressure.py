@@ -143,9 +143,11 @@ class Backpressure:
             topics.clear()
             added = filters
         topics.update(added)
+        news = [found for found in topics if found not in wanted]
         for found in added:
             wanted[found] = wanted.get(found, 0) + 1
-        self._changed(origin)
+        if news:
+            self._changed(origin)
 
     def released(self, slow: object) -> None:
         """Hold nobody for `slow` any more: it has caught up, or it is gone, or nobody waits for it any longer."""
@@ -201,10 +203,9 @@ class Backpressure:
         self._timer = None
         pace, repeat = self._pace(), self._repeat()
         for origin, told in list(self._told.items()):
-            since = now - told.at
-            if (told.changed and since >= pace) or (told.holding and since >= repeat):
+            if (told.changed and now >= told.at + pace) or (told.holding and now >= told.at + repeat):
                 self._tell(origin, told, now)
-            elif not (told.changed or told.holding) and since >= repeat:
+            elif not (told.changed or told.holding) and now >= told.at + repeat:
                 del self._told[origin]
         self._count()
         self._arm()

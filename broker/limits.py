@@ -228,7 +228,7 @@ MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""
 
 FULL_MESH = 8
-"""other brokers to each of which there is a link. Of more, 2 * log2(n) are chosen (discovery/ring.py): each link costs both ends a
+"""other brokers to each of which there is a link. Of more, 2 * log2(n) are chosen (discovery/ring.py): a link costs both ends a
 refresh of the tree twice a second, and 200 brokers would keep 19,900."""
 
 MAX_HANDSHAKES = 256

@@ -242,9 +242,19 @@ class Window:
             self.wanted = roughly(merge(self.wanted + found))
         return found
 
+    def miss(self, theirs: Window) -> Ranges:
+        """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. For flooding,
+        where history is from before we met the origin, so that it is not for those here when it comes (`begin`)."""
+        found = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
+        if found:
+            self.history = subtract(self.history, found)
+            self.gaps = merge(self.gaps + found)
+            self.limit(self.gaps)
+        return found
+
     def want_all(self, theirs: Window) -> Ranges:
-        """Want from now on, and return, what is not here and the neighbour or this broker itself may lack: history, gaps, and what
-        has not been heard of. All of it, as it has to come in order."""
+        """Want from now on, and return, what is not here and the neighbour or this broker itself may lack: history, gaps, and
+        what has not been heard of. All of it, as it has to come in order."""
         return roughly(merge([*self.want(theirs), *self.gaps, (self.top + 1, LAST)]))
 
     @property

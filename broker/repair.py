@@ -135,9 +135,9 @@ class Repair:
 
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
-        if not link.fetching and link.seen is not None and link.forwarding and not link.behind:
-            if self.federation.listings.named(link):  # else it left the tree and came back meanwhile, and is about to gather
-                self._join(link, now)
+        ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
+        if ready and self.federation.listings.named(link):  # else it left the tree and came back meanwhile, and is about to gather
+            self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known who is behind a link and what they want, which decides what is replayed; or after a while."""
@@ -210,7 +210,7 @@ class Repair:
         wanted: Vector = {}
         for key, theirs in seen.items():
             window = self.relay.vector.get(key)
-            if window is not None and (ranges := window.want(theirs)):
+            if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)
         return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
 
