@@ -5,6 +5,7 @@
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make soak [MINUTES=n]    a federation under load and faults for a while
+#   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
 #   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
@@ -15,7 +16,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim soak fuzz bench converge containers licences lock clean
+.PHONY: help run test interop check sim soak chaos fuzz bench converge containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -58,6 +59,10 @@ sim:
 soak:
 	@scripts/setup venv brokers
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+chaos:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m tests.chaos $(ARGS)
 
 fuzz:
 	@scripts/setup venv

@@ -220,8 +220,7 @@ class Drain:
         for link in unconfirmed:
             if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
                 self._asked[link] = now
-                if link.selective and link.live:
-                    self._federation.repair.send_upto(link)
+                self._federation.streams.send_upto(link)
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:

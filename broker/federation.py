@@ -28,6 +28,7 @@ from broker.repair import Repair
 from broker.report import federation_state
 from broker.retention import Retention
 from broker.sharing import Sharing
+from broker.streams import Streams
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -67,12 +68,13 @@ class Federation:
         self.interest = Interest(node, self)
         self.sharing = Sharing(node, self)
         self.moving = Moving(node, self)
+        self.streams = Streams(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
         self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
-        self.records |= self.repair.records | self.listings.records | self.retention.records
+        self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from broker.link import Link
     from broker.node import Node
 
+LINGER = 0.5
+"""s for which a filter is posted when nobody wants it any more: a client that comes back at once finds the ways open."""
+
 EVERYTHING = b"#"
 """What a broker posts that floods: it is part of every way."""
 
@@ -26,12 +29,13 @@ EVERYTHING = b"#"
 class Interest:
     """Who wants what, and which links lead there."""
 
-    __slots__ = ("_federation", "_filters", "_node", "generation", "selective")
+    __slots__ = ("_closing", "_federation", "_filters", "_node", "generation", "selective")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
+        self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are posted
         self.selective = federation.config.routing != "flood"
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
@@ -45,11 +49,22 @@ class Interest:
     def changed(self, topic_filter: str, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
         if self.selective:
-            key = INTEREST + topic_filter.encode()
             if wanted:
-                self._federation.listings.post(key)
+                self._closing.pop(topic_filter, None)
+                self._federation.listings.post(INTEREST + topic_filter.encode())
             else:
-                self._federation.listings.withdraw(key)
+                if not self._closing:
+                    self._node.schedule(self._node.now + LINGER, self._close)
+                self._closing[topic_filter] = self._node.now + LINGER
+
+    def _close(self, now: float) -> None:
+        for topic_filter, until in list(self._closing.items()):
+            if until > now:
+                self._node.schedule(until, self._close)
+                break
+            del self._closing[topic_filter]
+            self._federation.listings.withdraw(INTEREST + topic_filter.encode())
+        self._federation.hurry(now)
 
     # ---------------------------------------------------------------- what others want
 
@@ -82,7 +97,7 @@ class Interest:
             wanted = self.brokers_wanting(topic)
             via = self._federation.listings.directory.via
             ways = {via(broker_id) for broker_id in wanted}
-            route.links = [k for k in node.forwarding if not k.selective or k.blind or (k.peer is not None and k.peer.id in ways)]
+            route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in ways)]
             route.generation = self.generation
         return route.links
 
@@ -99,7 +114,9 @@ class Interest:
         return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic."""
+        """Return what tells whether one broker wants a topic; who floods does not know, and says yes."""
+        if not self.selective:
+            return lambda topic: True
         return _remembering(lambda topic: broker_id in self.brokers_wanting(topic))
 
 

@@ -52,10 +52,8 @@ class Link:
         "address",
         "asked",
         "behind",
-        "blind",
         "conn",
         "dialled",
-        "exact",
         "federation",
         "fetching",
         "forwarding",
@@ -92,9 +90,7 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
         self.version = 0  # of the link protocol, known with the peer
-        self.exact = False  # what its neighbour leaves out was not wanted here: we are in the live stream there
-        self.blind = False  # in the live stream before it was known what is wanted behind it: everything goes there
-        self.upto: dict[bytes, tuple[int, int]] = {}  # how far the neighbour knows that it has all that it wanted
+        self.upto: dict[bytes, int] = {}  # how far the neighbour knows that it has all that is wanted behind it
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
         self.tell_at = now  # what has been here, no earlier
@@ -121,7 +117,9 @@ class Link:
         self.state = "up"
         if self.version == 1:
             self.conn.outbox = OldOutbox(self.conn.outbox)
-        self.selective = self.federation.interest.selective and self.peer is not None and self.peer.routing != "flood"
+        if self.peer is not None and self.peer.routing != "flood":
+            self.selective = self.federation.interest.selective
+            self.federation.streams.activate()
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
         self.federation.link_up(self, now)
 
@@ -153,8 +151,8 @@ class Link:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
-        if self.selective and self.live:
-            self.federation.repair.send_upto(self)
+        if self.live:
+            self.federation.streams.send_upto(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()
         self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
@@ -337,7 +335,7 @@ class Link:
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07), skipped=self.exact):
+        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07)):
             relay.node.counters.duplicates += 1
             return end
         message = Message(

@@ -26,6 +26,12 @@ INTEREST, GROUP, CLIENT, STATE = b"f", b"g", b"c", b"s"
 BEHIND = 0x80
 """Kinds of messages with this bit do not overtake what clients published before them on their way."""
 
+LIVE = 0x40
+"""Those with this one take only links in the live stream."""
+
+KNOWN = 0x20
+"""Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on the way has to know."""
+
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
 
@@ -46,8 +52,8 @@ class Listings:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
-        "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "directory",
-        "on_way", "records",
+        "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "arriving",
+        "directory", "on_way", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -59,6 +65,8 @@ class Listings:
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._receivers: dict[int, Receiver] = {}
         self._next_check = 0.0
+        self.arriving: Link | None = None
+        """The link over which a message to this broker comes, while its receiver is called."""
         self._changed = False  # something is to be told at the end of this input
         self._posted = False  # and so is something of our own
         self._tell_at = 0.0  # s, no earlier
@@ -92,6 +100,10 @@ class Listings:
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send to one broker; False when nobody knows the way to it."""
         return self._route(broker_id + self._federation.own.id + bytes((0, kind)) + body)
+
+    def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
+        """Send to one broker behind the messages of a link that is about to enter the live stream."""
+        link.send_behind(ROUTED, broker_id + self._federation.own.id + bytes((0, kind)) + body)
 
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""
@@ -209,6 +221,7 @@ class Listings:
             return
         receiver = self._receivers.get(body[17])
         if receiver is not None:
+            self.arriving = link
             receiver(body[8:16], body[18:], now)
 
     def _route(self, message: bytes) -> bool:
@@ -216,7 +229,12 @@ class Listings:
         if link is None or link.state != "up":
             self._federation.count("routed_dropped")
             return False
-        if message[17] & BEHIND:
+        kind = message[17]
+        if kind & LIVE and not link.live:
+            return False
+        if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:
+            return False
+        if kind & BEHIND:
             link.send_behind(ROUTED, message)
         else:
             link.add_record(ROUTED, message)

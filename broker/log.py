@@ -9,7 +9,7 @@ from broker import limits
 from broker.choice import CHOSEN, Choice, decode_choice
 from broker.counters import Counters
 from broker.fanout import topic_of
-from broker.message import Message, size_of
+from broker.message import Message, Stamp, size_of
 from broker.origin import (
     LAST,
     MARK,
@@ -20,6 +20,7 @@ from broker.origin import (
     Ranges,
     Vector,
     decode_sequence,
+    decode_stamp,
     encode_for_links,
     explicit,
     intersect,
@@ -196,7 +197,20 @@ def choice_of(packet: bytes) -> Choice | None:
 
 
 def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
-    """Read PUBLISH packets as links carry them: (origin, sequence number, message). `at`: s, from when on they expire.
+    """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those that are for one group of
+    subscribers alone. `at`: s, from when on they expire.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not such packets.
+    """
+    for key, sequence, message, _, alone in read_link_packets(data, at):
+        if not alone:
+            yield key, sequence, message
+
+
+def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message, Choice | None, bool]]:
+    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared subscriptions gets it, whether
+    that is all who get it. `at`: s, from when on they expire.
 
     Raises:
         MalformedPacket, ProtocolViolation: not such packets.
@@ -217,11 +231,16 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
         section = data[properties:payload]
         sequence += 1
         alone = False
+        choice: Choice | None = None
+        stamp: Stamp | None = None
         if section.startswith(ORIGIN) and size >= SIZE:
             alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN  # for a shared subscription
             key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
-            section = section[SIZE - 24 + (section[4] << 8 | section[5]) :]
+            behind = SIZE - 24 + (section[4] << 8 | section[5])
+            choice = decode_choice(section[SIZE:behind]) if behind > SIZE else None
+            section = section[behind:]
         if section.startswith(STAMP_MARK):
+            stamp = decode_stamp(section)
             section = section[STAMP_SIZE:]
         expires_at = None
         if section[:1] == b"\x02" and len(section) >= 5:
@@ -234,6 +253,8 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
             sound = False
         if not sound:
             raise MalformedPacket("messages of another broker have no topic name")
-        if not alone:
-            yield key, sequence, Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        message = Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        if stamp is not None:
+            message.stamp = stamp
+        yield key, sequence, message, choice, alone
         position = end

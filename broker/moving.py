@@ -409,7 +409,7 @@ class Moving:
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
         relay = self._node.relay
-        if lacks := only(relay.vector, seen):
+        if lacks := only(relay.vector, seen, held=False):
             for entry in relay.log.those(lacks, horizon):
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message

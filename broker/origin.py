@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
+from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.counters import Counters
 from broker.message import PACKET_IDS, Message, Stamp
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.streams import Stream
 
 ORIGIN = b"\x26\x00\x01o"
 MARK = ORIGIN + b"\x00\x18"
@@ -154,10 +158,9 @@ class Window:
 
     What was published before this broker met the origin, up to `begin`, is not delivered here. `history` is the part of it
     that is not missed either, and what nobody here or behind here wanted. It is taken all the same if it comes, to be passed on.
-    When somebody behind this broker lacks some of it, that is `wanted`: neighbours are told of it as of gaps, roughly.
     """
 
-    __slots__ = ("begin", "counters", "gaps", "heard", "history", "late", "top", "wanted")
+    __slots__ = ("begin", "counters", "gaps", "heard", "history", "stream", "top")
 
     def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
         """`counters`: where holes that are given up are counted; None for a neighbour's word."""
@@ -165,8 +168,7 @@ class Window:
         self.begin = 0
         self.gaps: Ranges = []
         self.history: Ranges = []
-        self.wanted: Ranges = []
-        self.late = False  # what was accepted last was history, so it is not for those here
+        self.stream: Stream | None = None  # where somebody routes by interest: what those here have had
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
@@ -189,15 +191,12 @@ class Window:
             return count
         if last > top:
             return -1
-        self.late = False
         for ranges in (self.gaps, self.history):
             for index, (low, high) in enumerate(ranges):
                 if low <= first and last <= high:
                     ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
                     if ranges is self.gaps:
                         self.limit(ranges)
-                    else:
-                        self.late = True
                     return count
                 if low <= last and first <= high:
                     return -1
@@ -211,20 +210,10 @@ class Window:
             return
         history.append((first, last))
         if len(history) > limits.MAX_SKIPS:
+            old = history[: limits.MAX_SKIPS // 4]
             del history[: limits.MAX_SKIPS // 4]
-
-    def up_to(self, theirs: Window) -> None:
-        """Take a neighbour's word that this broker has all that it wanted but for `theirs.gaps`, which the neighbour lacks."""
-        top = max(self.top, theirs.top)
-        lacking = [*self.gaps, (self.top + 1, top)] if top > self.top else self.gaps
-        open_to = [(theirs.top + 1, top)] if top > theirs.top else []
-        missing = intersect(lacking, [*theirs.gaps, *open_to])
-        if lacking:
-            self.history = sorted(self.history + subtract(lacking, missing))[-limits.MAX_SKIPS :]
-        self.wanted = intersect(self.wanted, [*theirs.gaps, *open_to])
-        self.gaps = missing
-        self.limit(self.gaps)
-        self.top = top
+            if self.stream is not None and old[-1][1] > self.stream.done:
+                self.stream.owe(intersect(old, [(self.stream.done + 1, LAST)]))
 
     def limit(self, ranges: Ranges) -> None:
         """Give up the oldest of too many holes: what is in them counts as seen from now on."""
@@ -233,14 +222,6 @@ class Window:
             del ranges[:beyond]
             if self.counters is not None:
                 self.counters.gaps_forgotten += beyond
-
-    def want(self, theirs: Window) -> Ranges:
-        """Want from now on, and return, the history that a neighbour lacks too."""
-        found = intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history) if self.history else []
-        if found:
-            found = roughly(found)
-            self.wanted = roughly(merge(self.wanted + found))
-        return found
 
     def miss(self, theirs: Window) -> Ranges:
         """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. For flooding,
@@ -251,16 +232,6 @@ class Window:
             self.gaps = merge(self.gaps + found)
             self.limit(self.gaps)
         return found
-
-    def want_all(self, theirs: Window) -> Ranges:
-        """Want from now on, and return, what is not here and the neighbour or this broker itself may lack: history, gaps, and
-        what has not been heard of. All of it, as it has to come in order."""
-        return roughly(merge([*self.want(theirs), *self.gaps, (self.top + 1, LAST)]))
-
-    @property
-    def lacking(self) -> Ranges:
-        """What neighbours are told that this broker lacks."""
-        return merge(self.gaps + self.wanted) if self.wanted else self.gaps
 
     def missing(self, sequence: int) -> bool:
         """Whether this number has not been here."""
@@ -328,10 +299,10 @@ def encode_vector(vector: Vector) -> bytes:
     """Encode what has been here, for a neighbour (record SEEN)."""
     parts = []
     most = limits.MAX_GAPS
-    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.lacking) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
+    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
         most = max(1, limits.MAX_VECTOR_GAPS // len(vector))  # the newest of each; of the others we say no more
     for key, window in vector.items():
-        gaps = window.lacking[-most:]
+        gaps = window.gaps[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
         parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps]
     return b"".join(parts)

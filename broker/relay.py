@@ -155,13 +155,10 @@ class Relay:
         if topic not in self.node.fanout.routes:
             self.node.fanout.route(topic)
 
-    def accept(
-        self, key: bytes, first: int, count: int, now: float, *, late: bool = True, skipped: bool = False
-    ) -> int:
+    def accept(self, key: bytes, first: int, count: int, now: float, *, late: bool = True) -> int:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.
 
         Not `late`: QoS 0, which is not worth more than its order; what newer messages have overtaken is dropped.
-        `skipped`: what lies between was not wanted here, and is not missed.
         """
         if not late:
             return self._accept_run(key, first, count)
@@ -172,9 +169,7 @@ class Relay:
         elif window is self.own:
             return 0
         window.heard = now
-        if first > window.top + 1 and not skipped and self.federation.interest.selective:
-            self.federation.repair.tell_gap(key, window, first)
-        return window.accept(first, count, skipped=skipped)
+        return window.accept(first, count, skipped=window.stream is not None)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
         runs = self.runs
@@ -201,16 +196,20 @@ class Relay:
         if boot > self.federation.own.boot and broker_id != self.federation.own.id:
             # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
             window = self.vector[key] = Window(0, now, self.node.counters)
+            self.federation.streams.met(key, window)
             return window
         window = self.vector[key] = Window(known.top, now, self.node.counters)
         window.begin = known.top
-        if known.top:
+        if known.top and self.federation.streams.active:
+            window.history = [(1, known.top)]
+        elif known.top:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
             window.limit(window.gaps)
         if broker_id == self.federation.own.id:
             window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
+        self.federation.streams.met(key, window)
         return window
 
     def _make_known(self, origins: Vector, source: Link | None) -> None:
@@ -239,29 +238,39 @@ class Relay:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
         here = True
+        held = had = False  # from those here for now; because they have had it
         if message.qos or message.retain:
             self.backpressure.at_hand = (key, message.topic, now)
-            self.log.append(Entry(key, sequence, data, message, now))
-            here = self._for_us(self.vector[key], sequence)
+            window = self.vector[key]
+            stream = window.stream
+            had = stream is not None and sequence in stream.kept
+            if not had:
+                self.log.append(Entry(key, sequence, data, message, now))
+            if stream is None:
+                here = sequence > window.begin
+            else:
+                here = stream.take(link, sequence, 1) > 0
+                held = not here and sequence > stream.done
         if self.node.forwarding:
             self._send(data, 1, self._links(message, choice), link)
         if message.topic[:1] == b"$":
             return
-        new = message.retain and self.federation.retention.received(message, key, sequence, now)
+        new = message.retain and self.federation.retention.received(message, key, sequence, now) and not held
         if choice is not None:
-            self.federation.sharing.received(message, choice, ordinary=here or new)
+            if not (held or had):
+                self.federation.sharing.received(message, choice, ordinary=here or new)
         elif here or new:
             self.node.fanout.publish(message, ())
 
     def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first packet names its origin, or b""."""
         count = batch.count
-        new = self.accept(key, sequence, count, now, skipped=link.exact)
+        new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0:
+        elif new < 0 or ((stream := self.vector[key].stream) is not None and stream.kept):
             for number, message in enumerate(batch.messages(), sequence):
-                if self.accept(key, number, 1, now):
+                if new > 0 or self.accept(key, number, 1, now):
                     self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
                 else:
                     self.node.counters.duplicates += 1
@@ -273,16 +282,15 @@ class Relay:
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
             self._send(data, count, self.federation.interest.links(batch.topic), link)
             window = self.vector[key]
-            old = window.begin + 1 - sequence  # so many were published before we met their origin
-            if not self._for_us(window, sequence + count - 1):
-                return
+            # So many were published before we met their origin, or are held for now.
+            old = window.begin + 1 - sequence if window.stream is None else count - window.stream.take(link, sequence, count)
             if batch.topic[:1] != b"$" and old < count:
                 self._deliver_batch(batch.part(old, count) if old > 0 else batch)
 
-    def _for_us(self, window: Window, sequence: int) -> bool:
-        """Whether a number that was just accepted may concern those here: it is not from before we met the origin, and not one
-        that nobody wanted when it was published and that is on its way to somebody else now."""
-        return sequence > window.begin and (sequence == window.top or not window.late)
+    def keep(self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
+        """Put a message into the log that came to this broker alone."""
+        told = b"" if choice is None else choice.encode()
+        self.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now))
 
     def _deliver_batch(self, batch: Batch) -> None:
         fanout = self.node.fanout
@@ -338,7 +346,6 @@ class Relay:
         if link.live:
             link.live = False
             self._refresh()
-            self.federation.repair.left(link)
             self.federation.retention.left(link)
 
     def _refresh(self) -> None:

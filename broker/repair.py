@@ -2,7 +2,8 @@
 
 A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays from its log what is
 missing, in order, and only then adds the link to the live stream. What was published before a broker met its origin is history
-to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here.
+to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With routing by
+interest nothing is fetched: each broker asks origins itself (`broker.streams`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, merge, split_key
-from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, UPTO, WANT, Handler
+from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector
+from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
-
-GOES_ON, JOINS, LEAVES = b"\0", b"\1", b"\2"
-"""First byte of UPTO: where the sender is with this link."""
 
 INTRODUCTIONS = 8
 """Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
@@ -44,7 +42,6 @@ class Repair:
             ORIGINS: self.origins_received,
             WANT: self.want_received,
             DONE: self.done_received,
-            UPTO: self.upto_received,
         }
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
 
@@ -136,7 +133,7 @@ class Repair:
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
-        if ready and self.federation.listings.named(link):  # else it left the tree and came back meanwhile, and is about to gather
+        if ready and self.federation.listings.named(link):  # else it left the tree and is about to gather again
             self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
@@ -149,10 +146,6 @@ class Repair:
 
     def proceed(self, now: float) -> None:
         """Go on with what waited for the directory."""
-        for link in self.node.forwarding:
-            if link.blind and self.federation.listings.complete(link):
-                link.blind = False
-                self.federation.interest.generation += 1
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
@@ -167,14 +160,8 @@ class Repair:
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
+        self.federation.streams.entering(link)
         self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
-        if link.selective:
-            for key, theirs in link.seen.items():
-                if (window := self.relay.vector.get(key)) is not None:
-                    window.want(theirs)  # what was passed over since we gathered
-            link.blind = not self.federation.listings.complete(link)
-            link.upto.clear()
-            self.send_upto(link, joins=True)
         link.seen = None
         self.relay.enter(link)
 
@@ -195,7 +182,7 @@ class Repair:
 
     def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
         """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
-        asked = self._asked_on_the_tree(seen, source) if source.selective else self._asked(seen, source)
+        asked = {} if self.federation.streams.active else self._asked(seen, source)
         if not asked:
             then(now)
             return
@@ -206,28 +193,13 @@ class Repair:
             link.add_record(WANT, number.to_bytes(4, "big") + encode_vector(wanted))
 
     def _asked(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """Whom to ask for what with flooding: all neighbours for what was history here."""
+        """Whom to ask for what: all neighbours for what was history here."""
         wanted: Vector = {}
         for key, theirs in seen.items():
             window = self.relay.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)
         return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
-
-    def _asked_on_the_tree(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """The same with routing by interest: the neighbour that leads to where a message was published, for all that is not here,
-        be it on its way; all of them if nobody leads there any more."""
-        asked: dict[Link, Vector] = {link: {} for link in self.node.forwarding if link is not source and link.selective}
-        via = self.federation.listings.directory.via
-        for key, theirs in seen.items():
-            window = self.relay.vector.get(key)
-            if window is None or window is self.relay.own or not (ranges := window.want_all(theirs)):
-                continue
-            way = via(split_key(key)[0])
-            for link, wanted in asked.items():
-                if way is None or (link.peer is not None and link.peer.id == way):
-                    wanted[key] = everything_in(ranges)
-        return {link: wanted for link, wanted in asked.items() if wanted}
 
     def _answered(self, number: int, link: Link | None, now: float) -> None:
         """Note that one who was asked has answered; None: that time is up."""
@@ -261,59 +233,13 @@ class Repair:
         """Take the answer to a WANT: what it brings has come before it."""
         self._answered(int.from_bytes(body[:4], "big"), link, now)
 
-    # ---------------------------------------------------------------- routing by interest
-
-    def send_upto(self, link: Link, *, joins: bool = False) -> None:
-        """Tell a neighbour, behind what it was sent, that it has all that it wanted, up to where we are and but for our gaps.
-
-        When it `joins`, that is all we know, wherever a message was published: what is history here and was missing there is
-        wanted by now. Later it goes only for those whose messages come from here.
-        """
-        news: Vector = {}
-        for key, window in self.relay.vector.items():
-            state = (window.top, hash(tuple(window.lacking)))
-            if link.upto.get(key) != state:
-                link.upto[key] = state
-                news[key] = window
-        if news or joins:
-            link.send_behind(UPTO, (JOINS if joins else GOES_ON) + encode_vector(news))
-
-    def tell_gap(self, key: bytes, window: Window, first: int) -> None:
-        """Tell the neighbours in the live stream what is missing before a number that has just come, ahead of it: they would take
-        it for something that nobody wanted."""
-        state = Window(first - 1, 0.0)
-        state.gaps = merge([*window.lacking, (window.top + 1, first - 1)])[-limits.MAX_GAPS :]
-        for link in self.node.forwarding:
-            if link.selective:
-                link.upto.pop(key, None)
-                link.send_behind(UPTO, GOES_ON + encode_vector({key: state}))
-
-    def left(self, link: Link) -> None:
-        """A link has left the live stream: from now on what is not sent on it says nothing."""
-        if link.selective and link.state == "up":
-            link.send_behind(UPTO, LEAVES)
-
-    def upto_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take the neighbour's word for what was not wanted here."""
-        if not link.selective:
-            return
-        link.exact = body[:1] != LEAVES
-        theirs = decode_vector(body[1:], now)
-        self.relay.learn(theirs, link, now)
-        assert link.peer is not None
-        for key, window in theirs.items():
-            mine = self.relay.vector.get(key)
-            if mine is None or mine is self.relay.own:
-                continue
-            if body[:1] == JOINS or self.federation.listings.directory.via(split_key(key)[0]) == link.peer.id:
-                mine.up_to(window)
-
     # ---------------------------------------------------------------- links
 
     def link_down(self, link: Link) -> None:
         """A link is gone."""
         link.forwarding = False
         self.relay.leave(link)
+        self.federation.streams.link_down(link)
         for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
             self._answered(number, link, self.node.now)
 

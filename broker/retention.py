@@ -170,6 +170,8 @@ class Retention:
             if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
                 message.stamp = message.stamp._replace(restored=False)
                 relay.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now))
+                stream = relay.vector[key].stream
+                fresh = stream is None or not stream.holds(sequence)
         elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from broker import limits
 from broker.fanout import Fanout, SharedGroup
 from broker.message import Message, size_of
-from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, subtract
+from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, roughly, subtract
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -70,20 +70,28 @@ def offered(vector: Vector) -> Vector:
     """Return a vector of what needs no delivery here any more: what was before we met an origin is not delivered at all."""
     found: Vector = {}
     for key, window in vector.items():
+        if (stream := window.stream) is not None:
+            seen = found[key] = Window(min(stream.done, LAST), window.heard)
+            seen.gaps = roughly(stream.owed)
+            continue
         seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [(max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin]
     return found
 
 
-def only(mine: Vector, theirs: Vector) -> dict[bytes, list[tuple[int, int]]]:
-    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs."""
+def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`: also what is here and held from
+    those here until what is before it has come."""
     found = {}
     for key, window in mine.items():
         other = theirs.get(key)
-        if other is not None and other.top >= window.top and not other.gaps:
+        top = window.top
+        if window.stream is not None:
+            top = max(top, window.stream.done) if held else window.stream.done
+        if other is not None and other.top >= top and not other.gaps:
             continue
         lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
-        has = subtract([(1, window.top)], window.gaps) if window.top else []
+        has = subtract([(1, top)], window.gaps) if top else []
         if ranges := intersect(has, lacks):
             found[key] = ranges
     return found

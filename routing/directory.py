@@ -86,13 +86,14 @@ Event = Came | Moved | Went | Posted
 class Listing:
     """What one broker says of itself."""
 
-    __slots__ = ("boot", "entries", "id", "loading", "recent", "version", "via")
+    __slots__ = ("boot", "entries", "id", "loading", "recent", "up", "version", "via")
 
     def __init__(self, broker_id: bytes, boot: int) -> None:
         self.id = broker_id
         self.boot = boot
         self.version = 0  # 0: nothing has come yet
         self.entries: dict[bytes, bytes] = {}
+        self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
         self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
         self.loading: dict[bytes, bytes] | None = None  # parts of a newer listing that have come
         self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # (version before, message CHANGES), without holes
@@ -100,6 +101,13 @@ class Listing:
     def stamp(self) -> bytes:
         """Which state of it this is (20 bytes)."""
         return _stamp(self.id, self.boot, self.version)
+
+    def named(self, key: bytes, value: bytes | None) -> None:
+        """Take note of an entry that names a neighbour."""
+        if value is not None and value[:1] == UP:
+            self.up[key[1:]] = None
+        else:
+            self.up.pop(key[1:], None)
 
 
 class _Neighbour:
@@ -138,11 +146,15 @@ class Directory:
             raise ValueError("entry beyond the limits of a listing")
         self.own.entries[key] = value
         self._changes[key] = value
+        if key[:1] == NEIGHBOUR:
+            self.own.named(key, value)
 
     def withdraw(self, key: bytes) -> None:
         """Take an entry out of our listing; harmless when it is not there."""
         if self.own.entries.pop(key, None) is not None:
             self._changes[key] = None
+            if key[:1] == NEIGHBOUR:
+                self.own.named(key, None)
 
     def flush(self) -> None:
         """Tell the neighbours what changed in our own listing."""
@@ -260,13 +272,14 @@ class Directory:
         wanted = []
         for at in range(0, len(body), 20):
             broker_id, state = body[at : at + 8], body[at + 8 : at + 20]
-            if broker_id != self.own.id and self._state(broker_id) < state:
+            if broker_id != self.own.id and self.state(broker_id) < state:
                 neighbour.missing[broker_id] = state
-                wanted.append(broker_id + self._state(broker_id))
+                wanted.append(broker_id + self.state(broker_id))
         if wanted:
             self._messages.append((peer, bytes((ASK,)) + b"".join(wanted)))
 
-    def _state(self, broker_id: bytes) -> bytes:
+    def state(self, broker_id: bytes) -> bytes:
+        """Return boot and version of a listing as they are known here (12 bytes, which grow)."""
         listing = self.listings.get(broker_id)
         return bytes(12) if listing is None else listing.stamp()[8:]
 
@@ -283,7 +296,7 @@ class Directory:
             raise DirectoryError("truncated")
         broker_id, state, flags = body[:8], body[8:20], body[20]
         changes = _decode_changes(body, 21)
-        if broker_id == self.own.id or self._state(broker_id) >= state:
+        if broker_id == self.own.id or self.state(broker_id) >= state:
             neighbour.missing.pop(broker_id, None)
             return
         listing = self.listings.get(broker_id)
@@ -307,6 +320,7 @@ class Directory:
     def _replace(self, listing: Listing, state: bytes) -> None:
         new, listing.loading = listing.loading or {}, None
         old, listing.entries = listing.entries, new
+        listing.up = {key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP}
         if listing.via is not None:
             self._events += [Posted(listing.id, key, None) for key in old if key not in new]
             self._events += [Posted(listing.id, key, value) for key, value in new.items() if old.get(key) != value]
@@ -321,7 +335,7 @@ class Directory:
             raise DirectoryError("truncated")
         broker_id, boot, before, after = body[:8], body[8:12], body[12:20], body[20:28]
         changes = _decode_changes(body, 28)
-        state = self._state(broker_id)
+        state = self.state(broker_id)
         if broker_id == self.own.id or state >= boot + after:
             return
         listing = self.listings.get(broker_id)
@@ -335,7 +349,9 @@ class Directory:
                 entries.pop(key, None)
             else:
                 entries[key] = value
-            self._moved |= key[:1] == NEIGHBOUR
+            if key[:1] == NEIGHBOUR:
+                listing.named(key, value)
+                self._moved = True
         if len(entries) > OWN_LIMIT:
             raise DirectoryError("more entries than a listing may have")
         old, listing.version = listing.version, int.from_bytes(after, "big")
@@ -397,18 +413,23 @@ class Directory:
         self._moved = False
         ways: dict[bytes, bytes] = {}
         edge: list[Listing] = []
+        namers: dict[bytes, list[bytes]] = {}
+        for namer in self.listings.values():
+            for named in namer.up:
+                namers.setdefault(named, []).append(namer.id)
         for peer in self._neighbours:
             listing = self.listings.get(peer) if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP else None
             if listing is not None and listing.version and self._joined(self.own, listing):
                 ways[peer] = peer
                 edge.append(listing)
         for listing in edge:
-            for key in listing.entries:
-                if key[:1] == NEIGHBOUR and key[1:] not in ways and key[1:] != self.own.id:
-                    other = self.listings.get(key[1:])
-                    if other is not None and other.version and self._joined(listing, other):
-                        ways[other.id] = ways[listing.id]
-                        edge.append(other)
+            for near in (*listing.up, *namers.get(listing.id, ())):
+                if near in ways or near == self.own.id or NEIGHBOUR + near not in listing.entries:
+                    continue
+                other = self.listings.get(near)
+                if other is not None and other.version and self._joined(listing, other):
+                    ways[near] = ways[listing.id]
+                    edge.append(other)
         for listing in self.listings.values():
             old, new = listing.via, ways.get(listing.id)
             listing.via = new

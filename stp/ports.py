@@ -67,6 +67,8 @@ class Port:
     """BPDUs that may still be sent to this neighbour, ..."""
     bpdus_at: float = 0.0
     """... and since when (s)."""
+    bpdu_after: float = -math.inf
+    """No BPDU is sent to this neighbour before (s)."""
     changes_left: float = math.inf
     """Topology changes that are still taken from this neighbour, ..."""
     changes_at: float = 0.0

@@ -13,7 +13,7 @@ __all__ = ["Transmission"]
 class Transmission:
     """The neighbours that have not heard the newest. What is told them is made when it is sent, so that much news is one BPDU."""
 
-    __slots__ = ("_config", "_dirty", "_held_until", "hold_until")
+    __slots__ = ("_config", "_dirty", "_held_until", "gap_s", "hold_until")
 
     def __init__(self, config: TreeConfig) -> None:
         self._config = config
@@ -21,6 +21,8 @@ class Transmission:
         self._held_until = math.inf  # what is in `_dirty` is to be sent then
         self.hold_until = -math.inf
         """Nothing is sent before (s)."""
+        self.gap_s = 0.0
+        """Least time between two BPDUs to one neighbour."""
 
     def announce(self, port: Port) -> None:
         """Tell this neighbour."""
@@ -42,8 +44,11 @@ class Transmission:
         held: dict[bytes, Port] = {}
         self._held_until = math.inf
         for peer_id, port in self._dirty.items():
-            wait_s = port.charge_bpdu(now, self._config.bpdus_burst, self._config.bpdus_per_s)
-            if wait_s:
+            wait_s = port.bpdu_after - now
+            if wait_s < 1e-6:  # the clock's rounding must not make it wait for nothing
+                wait_s = port.charge_bpdu(now, self._config.bpdus_burst, self._config.bpdus_per_s)
+                port.bpdu_after = now + self.gap_s
+            if wait_s > 0:
                 held[peer_id] = port
                 self._held_until = min(self._held_until, now + wait_s)
             else:
@@ -55,4 +60,4 @@ class Transmission:
         """When `due` may have something that was held back (s); inf when nothing was."""
         if not self._dirty:
             return math.inf
-        return min(self._held_until, self.hold_until) if self.hold_until > now else self._held_until
+        return self.hold_until if self.hold_until > now else self._held_until

@@ -126,6 +126,7 @@ class Tree:
         self._claims.feasibility.forget(peer.id, peer.boot)
         port = self.ports[peer.id] = Port(peer, tenths, now)
         self._out.announce(port)
+        self._count_ports()
         if self.root.id == peer.id and self.root.boot != peer.boot:
             self._reselect(now)
 
@@ -379,6 +380,7 @@ class Tree:
     def _drop_port(self, peer_id: bytes, now: float, failed: bool) -> None:
         port = self.ports.pop(peer_id)
         self._out.forget(peer_id)
+        self._count_ports()
         was_tree = port.forwarding or port is self._claims.parent
         if port.forwarding:
             self._changes_out.append(ForwardingChanged(peer_id, False))
@@ -387,6 +389,9 @@ class Tree:
             failed = failed and self._claims.parent is not None  # becoming root has numbered the change
         if failed and was_tree:
             self._number_change()
+
+    def _count_ports(self) -> None:
+        self._out.gap_s = self.config.bpdu_gap_s if len(self.ports) > self.config.few_ports else 0.0
 
     # ---- sequence numbers ------------------------------------------------------------------------
 

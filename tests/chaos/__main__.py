@@ -1,4 +1,4 @@
-"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed N] [--routing flood|interest]`.
+"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed N] [--routing ...]`.
 
 Brokers as processes on loopback, their links through a relay that can be cut; publishers at QoS 1 and 2 and subscribers on all of
 them, all the time. Brokers are killed (kill -9) and restarted, stopped and continued; links are cut, stalled, half-open, reset;
@@ -42,16 +42,13 @@ ALLOWED = 0.1
 class Helper:
     """A process that obeys."""
 
-    def __init__(self, run: Callable[..., None], *arguments: Any, first: bool = False) -> None:
-        """`first`: it says something once it is there."""
+    def __init__(self, run: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self.orders, end = context.Pipe()
-        self.orders: Connection
+        own, end = context.Pipe()
+        self.orders: Connection = own
         self.process = context.Process(target=run, args=(*arguments, end), daemon=True)
         self.process.start()
         end.close()
-        if first:
-            self.answer()
 
     def answer(self) -> Any:
         if not self.orders.poll(4 * PATIENCE):
@@ -78,31 +75,44 @@ class Conductor:
         self.faults: int = arguments.faults
         self.begin = time.monotonic()
         self.cluster = Cluster(folder, "--routing", arguments.routing)
-        advertised = free_ports(arguments.brokers)
-        for port in advertised:
-            self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False)
-        brokers = self.cluster.brokers
-        ports = dict(zip((b.name for b in brokers), advertised, strict=True))
-        self.relay = Helper(relay.run, {b.name: b.port for b in brokers}, ports, first=True)
-        for broker in brokers:
-            broker.start()
-        for broker in brokers:
-            broker.up()
+        self.clients: int = arguments.clients
+        self.kinds: list[str] = list(arguments.kinds)
+        self.helpers: list[Helper] = []
         self.names: dict[str, str] = {}
         self.bag: list[str] = []
+        self.back: list[int] = []
         self.broken: list[str] = []
         self.done: Counter[str] = Counter()
         self.healing: list[float] = []
         self.waited: list[float] = []
         self.events: list[tuple[float, float, str]] = []
         self.counts: Counter[str] = Counter()
+        for port in free_ports(arguments.brokers):
+            self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False)
+
+    def start(self) -> None:
+        """Start everything."""
+        brokers = self.cluster.brokers
+        targets = {broker.name: broker.port for broker in brokers}
+        ports = {broker.name: int(broker.flags[-1].rpartition(":")[2]) for broker in brokers}
+        self.relay = self.helper(relay.run, targets, ports)
+        self.relay.answer()
+        for broker in brokers:
+            broker.start()
+        for broker in brokers:
+            broker.up()
         self.views = self.agree()
         listen = [broker.port for broker in brokers]
         pids = [broker.process.pid for broker in brokers if broker.process is not None]
-        rest = arguments.clients - 2 * len(brokers)
+        rest = self.clients - 2 * len(brokers)
         publishers = max(2, rest // 4)
-        self.pulse = Helper(pulse.run, listen, pids)
-        self.crowd = Helper(crowd.run, listen, publishers, max(1, rest - publishers), RATE)
+        self.pulse = self.helper(pulse.run, listen, pids)
+        self.crowd = self.helper(crowd.run, listen, publishers, max(1, rest - publishers), RATE)
+
+    def helper(self, run: Callable[..., None], *arguments: Any) -> Helper:
+        """Start one more process."""
+        self.helpers.append(Helper(run, *arguments))
+        return self.helpers[-1]
 
     def say(self, text: str) -> None:
         """A line with the time of the brokers' logs and since the start."""
@@ -149,7 +159,7 @@ class Conductor:
         names = []
         for _ in range(2 if self.rng.random() < TWO else 1):
             if not self.bag:
-                self.bag = self.rng.sample(KINDS, len(KINDS))
+                self.bag = self.rng.sample(self.kinds, len(self.kinds))
             kind = self.bag.pop()
             duration = self.rng.uniform(0.5, max(1.0, 0.35 * self.slot))
             what, start, end = self.fault(kind, spared)
@@ -163,12 +173,12 @@ class Conductor:
             time.sleep(max(0.0, begin + at - time.monotonic()))
             do()
         healed = time.monotonic()
+        self.return_clients()
         self.agree()
         self.healing.append(time.monotonic() - healed)
-        for index, broker in enumerate(self.cluster.brokers):
+        for index in range(len(self.cluster.brokers)):
             if index not in spared:
                 self.pulse("back", index)
-                assert broker.process is not None
         self.events.append((begin, time.monotonic(), ", ".join(names)))
         self.check(f"fault {number + 1}")
 
@@ -183,12 +193,14 @@ class Conductor:
             spared.remove(index)
             if kind == "stop":
                 return f"{brokers[index].name} stopped", lambda: self.stop(index), brokers[index].resume
-            return f"{brokers[index].name} killed{' (root)' * (index == root)}", lambda: self.kill(index), lambda: self.restart(index)
+            what = f"{brokers[index].name} killed{' (root)' * (index == root)}"
+            return what, lambda: self.kill(index), lambda: self.restart(index)
         if kind == "split":
             some = {broker.name for broker in self.rng.sample(brokers, self.rng.randint(1, len(brokers) - 1))}
             pairs = [(a.name, b.name) for a in brokers for b in brokers if a.name in some and b.name not in some]
             how = self.rng.choice(("cut", "stall"))
-            return f"{'+'.join(sorted(some))} split off ({how})", lambda: self.cable(pairs, how), lambda: self.cable(pairs, "heal")
+            what = f"{'+'.join(sorted(some))} split off ({how})"
+            return what, lambda: self.cable(pairs, how), lambda: self.cable(pairs, "heal")
         tree = [(self.names[v["id"]], self.names[v["parent"]]) for v in self.views if v["parent"] is not None]
         pair = self.rng.choice(tree)
         if self.rng.random() < 0.5:
@@ -209,11 +221,18 @@ class Conductor:
         self.cluster.brokers[index].kill()
 
     def restart(self, index: int) -> None:
-        """Start it again; its clients come back as soon as it answers."""
-        broker = self.cluster.brokers[index].start().up()
-        assert broker.process is not None
-        self.crowd("up", index)
-        self.pulse("up", index, broker.process.pid)
+        """Start it again; its clients come back when all faults of the moment have ended."""
+        self.cluster.brokers[index].start()
+        self.back.append(index)
+
+    def return_clients(self) -> None:
+        """Of brokers that were killed: as soon as these answer."""
+        for index in self.back:
+            broker = self.cluster.brokers[index].up()
+            assert broker.process is not None
+            self.crowd("up", index)
+            self.pulse("up", index, broker.process.pid)
+        self.back.clear()
 
     def check(self, when: str) -> None:
         """Everything is where it has to be."""
@@ -237,38 +256,40 @@ class Conductor:
             ("one tree again, s after the last fault ended: median, most", spread(self.healing)),
             ("all that was acknowledged is compared, s: median, most", spread(self.waited)),
         ]
-        keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2", "out of order",
-                "late, from before its broker's death", "died with the broker that alone had it", "connections lost")  # fmt: skip
+        keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2",
+                "out of order", "late, from before its broker's death", "died with the broker that alone had it",
+                "connections lost")  # fmt: skip
         rows += [(key, f"{counts[key]:,}") for key in keys]
+        latest = 1000 * max((late for _, late in lags), default=0.0)
         rows += [
-            ("local traffic (100 msg/s each), ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),
+            ("local traffic, ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),
             ("... without what the measuring process was late", spread_ms(nets, [p.net for p in pauses])),
-            ("... the measuring process was late by, ms: times, most", f"{len(lags)}, {1000 * max((late for _, late in lags), default=0.0):.0f}"),
-            (f"pauses > {1000 * ALLOWED:.0f} ms: as seen, net, net of waits for a processor", self.long(pauses)),
-            ("promises broken", str(len(self.broken))),
+            ("... the measuring process was late, ms: times, most", f"{len(lags)}, {latest:.0f}"),
+            (f"pauses > {1000 * ALLOWED:.0f} ms: as seen, net, of waits for a processor too, the broker ran", self.long(pauses)),
+            ("promises broken, times", f"{max(counts['broken'], len(self.broken)):,}"),
         ]
         width = max(len(name) for name, _ in rows)
         print()
         for name, value in rows:
             print(f"{name:{width}}  {value}")
-        for pause in sorted(pauses, key=lambda p: -p.net)[:8]:
+        for pause in sorted(pauses, key=lambda p: (p.waited - p.net, -p.ran))[:8]:
             during = [what for begin, end, what in self.events if begin <= pause.end and pause.end - pause.length <= end]
-            print(
-                f"  pause at b{pause.broker} until {pause.end - self.begin:.2f}: {1000 * pause.length:.0f} ms, own {1000 * pause.own:.0f}, "
-                f"the broker ran {1000 * pause.ran:.0f}, waited {1000 * pause.waited:.0f}; {during or 'no fault'}"
-            )
+            parts = f"own {1000 * pause.own:.0f}, the broker ran {1000 * pause.ran:.0f}, waited {1000 * pause.waited:.0f}"
+            when = pause.end - self.begin
+            print(f"  pause at b{pause.broker} until {when:.2f}: {1000 * pause.length:.0f} ms, {parts}; {during or 'no fault'}")
 
     @staticmethod
     def long(pauses: list[Pause]) -> str:
-        """How many are too long."""
+        """How many are too long: as seen, without what we were late, without what the broker waited for a processor either
+        (both may be the same ms, so these are at least so many), and how often it was busy for that long."""
         net = [p for p in pauses if p.net > ALLOWED]
-        return f"{sum(p.length > ALLOWED for p in pauses)}, {len(net)}, {sum(p.net - p.waited > ALLOWED for p in net)}"
+        least = sum(p.net - p.waited > ALLOWED for p in net)
+        return f"{sum(p.length > ALLOWED for p in pauses)}, {len(net)}, {least}, {sum(p.ran > ALLOWED for p in pauses)}"
 
     def end(self) -> None:
         """Leave nothing behind."""
-        for helper in ("crowd", "pulse", "relay"):
-            if (process := getattr(self, helper, None)) is not None:
-                process.end()
+        for helper in reversed(self.helpers):
+            helper.end()
         for broker in self.cluster.brokers:
             if broker.running:
                 broker.kill()
@@ -302,25 +323,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(set(KINDS)), default=KINDS, help="of faults; default: all")
     parser.add_argument("--routing", choices=("flood", "interest"), default="flood")
     arguments = parser.parse_args(argv)
+    if arguments.brokers < 2 or arguments.clients < 2 * arguments.brokers + 3 or arguments.faults < 1 or arguments.minutes <= 0:
+        parser.error("needs two brokers, two clients for each and three more, a fault, and some time")
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     folder = Path(tempfile.mkdtemp(prefix="mqttree-chaos-"))
     print(f"seed {seed}, {arguments.routing}, logs in {folder}", flush=True)
-    conductor = None
+    conductor = Conductor(arguments, folder, seed)
     try:
-        conductor = Conductor(arguments, folder, seed)
-        conductor.run()
-    except (RuntimeError, AssertionError) as error:
-        if conductor is None:
-            raise
-        conductor.wrong(str(error))
+        conductor.start()
+        try:
+            conductor.run()
+        except (RuntimeError, AssertionError) as error:
+            conductor.wrong(str(error))
+        conductor.table()
     finally:
-        if conductor is not None:
-            try:
-                conductor.table()
-            finally:
-                conductor.end()
+        conductor.end()
     if conductor.broken:
         print(f"seed {seed}: {len(conductor.broken)} broken, first: {conductor.broken[0]}; logs in {folder}")
         return 1

@@ -37,7 +37,8 @@ class Publisher:
 
     async def come(self) -> None:
         """Connect."""
-        self.flying = flying = {}
+        flying: dict[int, int] = {}
+        self.flying = flying
         wire = Wire(f"pub{self.sent.number}", 4 + self.sent.number % 2, lambda _payload, _qos: None, self.lost)
 
         def accepted(mid: int) -> None:
@@ -103,7 +104,9 @@ class Crowd:
             self.judge.sent[p] = Sent(p, p % number, 1 + p % 2)
         groups = min(GROUPS, publishers)
         self.publishers = [Publisher(self, sent) for sent in self.judge.sent.values()]
-        self.subscribers = [Subscriber(self, s, -(s + 1) % number, None if s < number else s % groups) for s in range(subscribers)]
+        self.subscribers = [
+            Subscriber(self, s, -(s + 1) % number, None if s < number else s % groups) for s in range(subscribers)
+        ]
 
     def lost(self, who: str, broker: int) -> None:
         """A connection ended."""

@@ -93,6 +93,7 @@ class Judge:
         self.sent: dict[int, Sent] = {}
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
+        self._told: set[tuple[str, int, int]] = set()  # one line for the same from one to another broker
 
     def came(self, ear: Ear, payload: bytes, qos: int) -> None:
         """A message; its order, and whether it is the first of its kind, are looked at right now."""
@@ -116,15 +117,21 @@ class Judge:
 
     def _break(self, what: str, ear: Ear, sent: Sent, details: str) -> None:
         self.counts["broken"] += 1
-        if len(self.broken) < 50:
-            self.broken.append(f"{what}: publisher {sent.number} (b{sent.broker}, QoS {sent.qos}) to {ear.name} (b{ear.broker}): {details}")
+        if (kind := (what, sent.number, ear.broker)) not in self._told:
+            self._told.add(kind)
+            who = f"publisher {sent.number} (b{sent.broker}, QoS {sent.qos}) to {ear.name} (b{ear.broker})"
+            self.broken.append(f"{what}: {who}: {details}")
 
     def begin(self) -> bool:
-        """Compare what has been acknowledged by now. False: some publisher has yet to see one acknowledged in its life."""
+        """Compare what has been acknowledged by now; what is broken from here on is told again.
+
+        False: some publisher has yet to see one acknowledged in its life.
+        """
         if any(not any(index >= sent.begin for index in sent.taken) for sent in self.sent.values()):
             return False
         for sent in self.sent.values():
             sent.due, sent.taken = sent.due | sent.taken, set()
+        self._told.clear()
         return True
 
     def compare(self, ears: list[Ear]) -> list[str]:

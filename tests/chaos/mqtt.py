@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9
 
@@ -39,11 +40,10 @@ class Wire(asyncio.Protocol):
         self._mid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
         more = b"\0" if self.version == 5 else b""
         body = _text(b"MQTT") + bytes((self.version, 2, 0, 0)) + more + _text(self.client_id.encode())
-        transport.write(_packet(0x10, body))
+        self.transport.write(_packet(0x10, body))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.transport = None

@@ -1,5 +1,5 @@
-"""A publisher and a subscriber on each broker that hear each other only, a hundred times a second, as a process: how long does what is
-local to a broker stand still while others die? QoS 1.
+"""A publisher and a subscriber on each broker that hear each other only, a hundred times a second, as a process: how long does
+what is local to a broker stand still while others die? QoS 1.
 
 Of each pause it is said how much of it this process itself was not run (its timer came late), and how much of it the broker ran
 and waited for a processor (Linux's schedstat).
@@ -29,7 +29,7 @@ LONG = 0.05
 
 @dataclass(slots=True)
 class Pause:
-    """Nothing was delivered at a broker for `length` s until `end` (monotonic); of which in s: `own`, `ran`, `waited` (see above)."""
+    """Nothing was delivered at a broker for `length` s until `end` (monotonic); of these s: `own`, `ran`, `waited` (above)."""
 
     broker: int
     end: float
@@ -106,7 +106,8 @@ class Pulse:
         await connect(heart.hearer, self.ports[broker])
         heart.hearer.subscribe(f"pulse/{broker}", 1)
         await heart.hearer.subscribed
-        heart.sender = await connect(Wire(f"sends{broker}", 5, lambda _payload, _qos: None, lambda: self.lost(heart)), self.ports[broker])
+        sender = Wire(f"sends{broker}", 5, lambda _payload, _qos: None, lambda: self.lost(heart))
+        heart.sender = await connect(sender, self.ports[broker])
         heart.due = time.monotonic() + broker / RATE / len(self.ports)
 
     def lost(self, heart: Heart) -> None:

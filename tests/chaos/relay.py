@@ -1,13 +1,14 @@
-"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled or made deaf in one direction.
+"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled or made deaf on one side.
 
-Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so that each pair of brokers is a
-cable of its own.
+Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so that each pair of brokers is
+a cable of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from multiprocessing.connection import Connection
+from typing import cast
 
 NAME = b"\x26\x00\x04name"
 """A user property of CONNECT: what the dialling broker is called."""
@@ -39,8 +40,7 @@ class End(asyncio.Protocol):
         self.early = bytearray()  # before the other half is there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.cable is not None:

@@ -223,7 +223,7 @@ def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
     port = free_ports(1)[0]
     lacking = dict.fromkeys(("cluster", "protocol", "boot", "address", "capability"), "")
     wrong = {"boot": "4294967296", "address": "nowhere", "capability": "nan", "client_id": "xyz", "name": "two\nlines"}
-    wrong |= {"cluster": "a\nb", "protocol": "2"}
+    wrong |= {"cluster": "a\nb", "protocol": "0"}
     cases = [{key: value} for key, value in (*lacking.items(), *wrong.items())]
     for case in cases:
         before = broker.view()["counters"]

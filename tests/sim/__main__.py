@@ -1,4 +1,4 @@
-"""Run schedules: `python -m tests.sim --seeds N [--first K] [--brokers N] [--jobs 2] [-v]`; exit 1 on a violation."""
+"""Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--brokers N] [--jobs 2] [-v]`; exit 1 on a violation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.sim.schedule import Result, run_seed
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
     """Run the seeds, in processes when there are several."""
-    work = [(seed, arguments.brokers, arguments.verbose) for seed in range(arguments.first, arguments.first + arguments.seeds)]
+    seeds = range(arguments.first, arguments.first + arguments.seeds * arguments.step, arguments.step)
+    work = [(seed, arguments.brokers, arguments.verbose) for seed in seeds]
     if arguments.jobs == 1 or len(work) == 1:
         for item in work:
             yield run_seed(*item)
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--step", type=int, default=1, help="between seeds: 2 from an odd one on is routing by interest")
     parser.add_argument("--brokers", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="print the transcript; twice: debug lines too")

@@ -12,6 +12,7 @@ from broker import limits, relay
 from tests.sim.checkers import Meetings, Messages, bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.groups import Groups
+from tests.sim.ways import Ways
 from tests.sim.world import Host, World
 
 TOPICS = ("a", "a/b", "a/c", "x/y/z", "x/y", "deep/1/2/3/4")
@@ -47,6 +48,7 @@ class Schedule:
         self.world = World(seed, verbose)
         watch_crossings(self.world)
         self.meetings = Meetings(self.world)
+        self.ways = Ways(self.world)
         self.ledger = Ledger()
         self.clients: list[SimClient] = []
         self.publishers: list[SimClient] = []
@@ -298,6 +300,7 @@ class Schedule:
         world, rng = self.world, self.rng
         first = len(self.ledger.sent)
         expected = {}
+        self.ways.watch()
         ready = [p for p in self.publishers if p.state == "up"]
         for qos in (0, 1, 2):
             for publisher in ready:
@@ -310,6 +313,8 @@ class Schedule:
                 }  # fmt: skip
         world.run(5.0)
         messages.probes(first, expected)
+        if self.groups is None:
+            self.ways.check(self.ledger.sent[first:])
         if self.groups is not None:
             self.groups.probed(first, messages)
         for kind, text in log_faults(world.alive(), self.ledger):

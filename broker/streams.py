@@ -1,0 +1,476 @@
+"""Routing by interest: what reaches those here of each origin is whole and in order (docs/decisions/0013).
+
+A message crosses only links behind which somebody wants it, so numbers are missing here that nobody missed. Which they are, only
+the broker knows where they were published; and it is asked only when something may have been lost on the way. As long as nothing
+has, what comes over the link that leads to an origin is all that is wanted here, in order: the stream has a source. It loses it
+when the way to the origin or back changes: who finds a new way to a broker tells that broker (BREAK), ahead of the messages that
+take it. From then on messages are passed on as ever, but held from those here until the origin has sent what is missing:
+
+    ASK     what is not here                                                  to the origin
+    ANSWER  of that, what is wanted here; "up to number n that is all"        back, behind the messages that are on their way
+
+A broker on the way passes an ANSWER on only while it knows what the receiver knew of itself when it asked, over a link in the
+live stream: so what is published behind the answer takes the same way, or a BREAK precedes it.
+
+    record UPTO  (id, boot, u48 number)...: all that is wanted behind this link, up to here, has been sent over it
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.choice import ID, Choice
+from broker.listings import BEHIND, KNOWN, LIVE, STATE
+from broker.log import read_link_packets
+from broker.message import Message
+from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, split_key, subtract
+from broker.records import UPTO, Handler
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+    from broker.log import Entry
+    from broker.node import Node, Timer
+
+ASK, ANSWER, BREAK = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7
+"""Kinds of messages to one broker."""
+
+ASK_PAUSE = 0.005
+"""s; several breaks that one change leads to are one."""
+
+RETRY, RETRY_MOST = 0.1, 2.0
+"""s until an origin is asked again; twice as long each time."""
+
+HOLD = 5.0
+"""s; longest wait for an origin that is gone: a split that is shorter leaves order whole. What came meanwhile is delivered then,
+and what is missing later, should it come."""
+
+PATIENCE = 30.0
+"""s; the same for one that is there and does not answer: what it cannot say now, it cannot publish now."""
+
+STRANGER = 1.0
+"""s; the same for an origin that the directory does not know: it is about to, or never will."""
+
+PART = 60_000
+"""bytes of an answer in one record."""
+
+CHUNK = 256 * 1024
+"""bytes of messages for which one is asked at a time."""
+
+STEP = 12 + 6
+ROUTING = STATE + b"routing"
+
+Found = tuple[Message, Choice | None, "Entry | None"]
+"""A message, who of shared subscriptions gets it, and the log's entry of it, None when it is not in the log."""
+
+
+class Stream:
+    """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
+
+    __slots__ = (
+        "again", "ask_at", "asked", "broke", "broker_id", "data", "done", "free", "held", "kept", "key", "number",
+        "owed", "pause", "since", "source", "streams", "timer", "window",
+    )  # fmt: skip
+
+    def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
+        self.streams = streams
+        self.key = key
+        self.broker_id = split_key(key)[0]
+        self.window = window
+        self.done = done
+        self.owed: Ranges = []
+        self.kept: set[int] = set()  # in the log although it has not crossed this broker
+        self.source: Link | None = None  # what comes over it is whole and in order
+        self.held = False  # something is here that those here have not had
+        self.free = False  # without a source for so long that nothing is held any more
+        self.broke = 0.0  # s; without a source since
+        self.again = False  # broke once more since we asked
+        self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
+        self.timer: Timer | None = None
+        self.asked: Ranges = []
+        self.ask_at = 0.0
+        self.pause = RETRY
+        self.number = 0  # of the last ASK
+        self.data: list[bytes] = []  # parts of its answer
+
+    def take(self, link: Link, first: int, count: int) -> int:
+        """Take numbers that cross this broker for the first time; returns how many of them, the last ones, those here get now."""
+        last = first + count - 1
+        if last > self.done:
+            if link is not self.source:
+                if self.source is not None:
+                    self.streams.lose(self)  # another way than that which we trust
+                if not self.free:
+                    self.wait()
+                    return 0
+                if first > self.done + 1:
+                    self.owe([(self.done + 1, first - 1)])
+            new = last - max(self.done, first - 1)
+            self.done = last
+            return new
+        for low, high in self.owed:
+            if low <= first and last <= high:
+                self.owed = subtract(self.owed, [(first, last)])
+                return count
+        return 0
+
+    def wait(self) -> None:
+        """Something is held from now on."""
+        if not self.held:
+            self.held = True
+            self.since = self.streams.node.now
+            self.streams.arm(self)
+
+    def holds(self, sequence: int) -> bool:
+        """Whether a message that came another way than over the streams of links, and is in the log, has to wait."""
+        if sequence <= self.done:
+            return False
+        if not self.free:
+            if self.source is not None:
+                self.streams.lose(self)
+            self.wait()
+            return True
+        if sequence > self.done + 1:
+            self.owe([(self.done + 1, sequence - 1)])
+        self.done = sequence
+        return False
+
+    def owe(self, ranges: Ranges) -> None:
+        """Note what is missing and is to be delivered whenever it comes."""
+        self.owed = merge(self.owed + ranges)
+        beyond = len(self.owed) - limits.MAX_SKIPS
+        if beyond > 0:
+            del self.owed[:beyond]
+            self.streams.node.counters.gaps_forgotten += beyond
+
+    def lacks(self) -> Ranges:
+        """Return what is not here and may be wanted here; roughly, so that it can be told."""
+        top = max(self.done, self.window.top)
+        holes = [*self.window.gaps, *self.window.history]
+        return roughly(merge([*self.owed, *intersect(sorted(holes), [(self.done + 1, top)]), (top + 1, LAST)]))
+
+
+class Streams:
+    """The streams of all origins, and what other brokers are told of ways that break."""
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self.node = node
+        self.federation = federation
+        self.active = federation.interest.selective
+        """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
+        self._number = 0
+        listings = federation.listings
+        # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
+        listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
+        listings.watch(STATE, self._posted)
+        listings.on_way.append(self._way_changed)
+        listings.receive(ASK, self._ask_received)
+        listings.receive(ANSWER, self._answer_received)
+        listings.receive(BREAK, self._break_received)
+        self.records: dict[int, Handler] = {UPTO: self.upto_received}
+
+    # ---------------------------------------------------------------- which streams there are
+
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        if key != ROUTING[1:] or value is None:
+            return
+        if self.active:
+            self._changed(broker_id)
+        elif value[4:] != b"flood":
+            self.activate()
+
+    def activate(self) -> None:
+        """Somebody routes by interest."""
+        if not self.active:
+            self.active = True
+            for origin, window in self.federation.relay.vector.items():
+                self.met(origin, window)
+
+    def met(self, key: bytes, window: Window) -> None:
+        """Begin the stream of an origin that has just been met, or of one that floods did for up to now."""
+        broker_id, _ = split_key(key)
+        if self.active and window.stream is None and broker_id != self.federation.own.id:
+            stream = window.stream = Stream(self, key, window, max(window.top, window.begin))
+            if window.top > window.begin:
+                stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
+            self._broken(stream)
+
+    def _all(self) -> Iterable[Stream]:
+        return [window.stream for window in self.federation.relay.vector.values() if window.stream is not None]
+
+    # ---------------------------------------------------------------- ways
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if not self.active:
+            return
+        if via is not None:
+            link = self.federation.listings.link_to(broker_id)
+            if link is not None and link.live:
+                self.federation.listings.send(broker_id, BREAK, b"")
+        self._changed(broker_id)
+
+    def _changed(self, broker_id: bytes) -> None:
+        """A broker is reached another way, or not at all, or is another one."""
+        for stream in self._all():
+            if stream.broker_id == broker_id:
+                stream.since = self.node.now
+                self.lose(stream)
+
+    def entering(self, link: Link) -> None:
+        """A link is about to enter the live stream: what goes over it from now on is not what went there before."""
+        if self.active and link.peer is not None:
+            for listing in self.federation.listings.directory.reachable():
+                if listing.via == link.peer.id:
+                    self.federation.listings.send_over(link, listing.id, BREAK, b"")
+        link.upto.clear()
+
+    def link_down(self, link: Link) -> None:
+        """A link is gone: nothing comes over it any more."""
+        for stream in self._all():
+            if stream.source is link:
+                self.lose(stream)
+
+    def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
+        link = self.federation.listings.arriving
+        for stream in self._all():
+            if stream.source is link:
+                self.lose(stream)
+            elif stream.source is None:
+                stream.again = True
+                stream.free = False
+
+    def lose(self, stream: Stream) -> None:
+        """What comes of an origin may not be all any more."""
+        if stream.source is not None:
+            stream.source = None
+            self._broken(stream)
+        else:
+            stream.again = True
+            stream.free = False
+            stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
+            stream.pause = RETRY
+            self.arm(stream)
+
+    def _broken(self, stream: Stream) -> None:
+        now = self.node.now
+        stream.broke = stream.since = now
+        stream.held = False
+        stream.free = stream.again = False
+        stream.asked = []
+        stream.pause = RETRY
+        stream.ask_at = now + ASK_PAUSE
+        self.arm(stream)
+
+    # ---------------------------------------------------------------- time
+
+    def arm(self, stream: Stream) -> None:
+        """Plan what is to be done next for a stream without a source."""
+        times = []
+        if self._reachable(stream):
+            times.append(stream.ask_at)
+        if stream.held:
+            times.append(stream.since + self._longest(stream))
+        if stream.timer is not None:
+            self.node.cancel(stream.timer)
+            stream.timer = None
+        if times:
+            stream.timer = self.node.schedule(max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now))
+
+    def _due(self, stream: Stream, now: float) -> None:
+        stream.timer = None
+        if stream.source is not None or stream.window.stream is not stream:
+            return
+        self.node.now = now
+        if self._reachable(stream) and now >= stream.ask_at:
+            self._ask(stream, now)
+        if stream.held and now >= stream.since + self._longest(stream):
+            self._set_free(stream, now)
+        self.arm(stream)
+
+    def _reachable(self, stream: Stream) -> bool:
+        listing = self.federation.listings.directory.listings.get(stream.broker_id)
+        return listing is not None and listing.via is not None and origin_key(listing.id, listing.boot) == stream.key
+
+    def _longest(self, stream: Stream) -> float:
+        if self._reachable(stream):
+            return PATIENCE
+        return HOLD if stream.broker_id in self.federation.listings.directory.listings else STRANGER
+
+    def _set_free(self, stream: Stream, now: float) -> None:
+        """Hold nothing any more."""
+        stream.free, stream.held = True, False
+        before = stream.done
+        top = max(stream.window.top, before)
+        missing = [(before + 1, top)] if top > before else []
+        delivered = self._release(stream, top, {}, now)
+        stream.owe(subtract(missing, merge([(n, n) for n in delivered])))
+
+    # ---------------------------------------------------------------- asking
+
+    def _ask(self, stream: Stream, now: float) -> None:
+        self._number = stream.number = self._number + 1 & 0xFFFFFFFF
+        stream.asked = stream.lacks()
+        stream.data = []
+        stream.again = False
+        stream.ask_at = now + stream.pause
+        stream.pause = min(2 * stream.pause, RETRY_MOST)
+        listings = self.federation.listings
+        body = [listings.directory.own.stamp()[8:], stream.number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
+        body += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in stream.asked]
+        listings.send(stream.broker_id, ASK, b"".join(body))
+        self.federation.hurry(now)
+
+    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
+        """Answer from the log: what the sender wants of what it lacks."""
+        relay = self.federation.relay
+        state, number, boot = body[:12], body[12:16], body[16:20]
+        if len(body) < 20 or (len(body) - 20) % 12:
+            raise MalformedPacket("question for messages is truncated")
+        if boot != self.federation.own.boot.to_bytes(4, "big"):
+            return
+        top = relay.own.top
+        lacks: Ranges = []
+        below = 0
+        for at in range(20, len(body), 12):
+            low, high = int.from_bytes(body[at : at + 6], "big"), int.from_bytes(body[at + 6 : at + 12], "big")
+            if not below < low <= high or len(lacks) >= limits.MAX_GAPS:
+                raise MalformedPacket("question for messages that are out of order")
+            below = high
+            if low <= top:
+                lacks.append((low, min(high, top)))
+        wanted = self.federation.interest.wanted_by(sender)
+        parts: list[bytes] = []
+        size = 0
+        more = False
+        for entry in relay.log.those({relay.key: lacks}, now - limits.LOG_AGE) if lacks else ():
+            choice = entry.choice
+            named = choice is not None and any(who[:ID] == sender for who, _ in choice.entries)
+            if (entry.expires_at is not None and now >= entry.expires_at) or not (entry.retain or named or wanted(entry.topic)):
+                continue
+            if size > CHUNK:
+                top, more = entry.sequence - 1, True
+                break
+            data = entry.data(now)
+            parts.append(data)
+            size += len(data)
+            self.node.counters.replayed += entry.count
+        data = b"".join(parts)
+        count = max(1, -(-len(data) // PART))
+        for index in range(count):
+            flags = (index == count - 1) | more << 1
+            head = state + number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
+            self.federation.listings.send(sender, ANSWER, head + data[index * PART : (index + 1) * PART])
+
+    def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) < 27:
+            raise MalformedPacket("answer with messages is truncated")
+        number, index, flags = int.from_bytes(body[12:16], "big"), int.from_bytes(body[16:20], "big"), body[20]
+        top = int.from_bytes(body[21:27], "big")
+        link = self.federation.listings.arriving
+        listing = self.federation.listings.directory.listings.get(sender)
+        window = None if listing is None else self.federation.relay.vector.get(origin_key(sender, listing.boot))
+        stream = None if window is None else window.stream
+        if stream is None or stream.source is not None or number != stream.number or index != len(stream.data):
+            return
+        stream.data.append(body[27:])
+        stream.ask_at = max(stream.ask_at, now + stream.pause)
+        if not flags & 1:
+            return
+        stream.number = 0
+        found: dict[int, Found] = {}
+        for key, sequence, message, choice, _ in read_link_packets(b"".join(stream.data), now):
+            if key == stream.key:
+                found[sequence] = (message, choice, None)
+        stream.data = []
+        self._release(stream, top, found, now)
+        stream.owed = subtract(stream.owed, intersect(stream.asked, [(1, top)]) if top else [])
+        if flags & 2 or stream.again or stream.window.top > top:
+            stream.pause = RETRY
+            self._ask(stream, now)
+            self.arm(stream)
+        elif link is not None and link.state == "up":
+            stream.source = link
+            stream.free = stream.held = False
+
+    # ---------------------------------------------------------------- to those here
+
+    def _release(self, stream: Stream, top: int, found: dict[int, Found], now: float) -> list[int]:
+        """Deliver up to a number, in order: what was held, and what an answer brought. Returns the numbers that are here."""
+        relay = self.federation.relay
+        if top > stream.done:
+            for entry in relay.log.those({stream.key: [(stream.done + 1, top)]}, stream.broke - 0.001):
+                for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
+                    found[sequence] = (message, choice, entry)
+        here = sorted(found)
+        for sequence in here:
+            message, choice, kept = found[sequence]
+            if not (sequence > stream.done or any(low <= sequence <= high for low, high in stream.owed)):
+                continue
+            stream.done = max(stream.done, sequence)
+            if kept is None:
+                self._keep(stream, sequence, message, choice, now)
+            if message.expired(now) or message.topic[:1] == b"$":
+                continue
+            if choice is not None:
+                self.federation.sharing.received(message, choice, ordinary=True)
+            else:
+                self.node.fanout.publish(message, ())
+        stream.done = max(stream.done, top)
+        return here
+
+    def _keep(self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
+        """Keep what an answer brought: a session that moves on may need it. It may still cross this broker, for others."""
+        window = stream.window
+        if sequence <= window.top and not any(
+            low <= sequence <= high for ranges in (window.gaps, window.history) for low, high in ranges
+        ):
+            return
+        if len(stream.kept) >= limits.MAX_SKIPS:
+            stream.kept.clear()
+        if sequence not in stream.kept:
+            stream.kept.add(sequence)
+            self.federation.relay.keep(stream.key, sequence, message, choice, now)
+            if message.retain:
+                self.federation.retention.received(message, stream.key, sequence, now)
+
+    # ---------------------------------------------------------------- what is not wanted
+
+    def send_upto(self, link: Link) -> None:
+        """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait: some may be dropped."""
+        if not (self.active and link.live) or link.conn.backlog or link.conn.paused:
+            return
+        relay = self.federation.relay
+        news = []
+        for key, window in relay.vector.items():
+            stream = window.stream
+            if window is relay.own:
+                done = window.top
+            elif stream is None or stream.source is None or stream.source is link:
+                continue
+            else:
+                done = stream.done
+            if link.upto.get(key) != done:
+                link.upto[key] = done
+                news.append(a2b_base64(key) + done.to_bytes(6, "big"))
+        if news:
+            link.send_behind(UPTO, b"".join(news))
+
+    def upto_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the neighbour's word for what was not wanted here."""
+        if len(body) % STEP:
+            raise MalformedPacket("UPTO record is truncated")
+        vector = self.federation.relay.vector
+        for at in range(0, len(body), STEP):
+            key = b2a_base64(body[at : at + 12], newline=False)
+            done = int.from_bytes(body[at + 12 : at + STEP], "big")
+            window = vector.get(key)
+            stream = None if window is None else window.stream
+            if window is not None and stream is not None and stream.source is link and done > stream.done:
+                if done > window.top:
+                    window.skip(window.top + 1, done)
+                    window.top = done
+                stream.done = done

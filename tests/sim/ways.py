@@ -1,0 +1,79 @@
+"""Routing by interest: a message crosses the links on the ways to brokers that want it, each once, and no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker.fanout import topic_of
+from tests.sim.clients import Sent
+from tests.sim.world import Host, World
+
+Way = tuple[int, int, str]
+"""From this broker to that one, topic."""
+
+
+class Ways:
+    """What is published over which links while `watching`, against who wants it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.watching = False
+        self.crossed: Counter[Way] = Counter()
+        self.tree: list[tuple[int, list[int]]] = []
+        world.on_start.append(self._started)
+
+    def _started(self, host: Host) -> None:
+        relay = host.running.relay
+        send = relay._send
+
+        def watched(data: bytes, count: int, links: list[Any], source: Any) -> None:
+            if self.watching and not data[0] & 1:
+                for link in links:
+                    if link is not source:
+                        self.crossed[host.index, self._index(link.peer.id), topic_of(data).decode()] += count
+            send(data, count, links, source)
+
+        relay._send = watched  # type: ignore[method-assign]
+
+    def _index(self, broker_id: bytes) -> int:
+        return next(host.index for host in self.world.hosts if host.id == broker_id)
+
+    def watch(self) -> None:
+        """Begin, in a tree that has come to rest."""
+        self.watching = True
+        self.tree = self._tree()
+
+    def _tree(self) -> list[tuple[int, list[int]]]:
+        hosts = self.world.alive()
+        return [(h.index, [self._index(k.peer.id) for k in h.running.forwarding if k.peer is not None]) for h in hosts]
+
+    def check(self, sent: list[Sent]) -> None:
+        """Report links that these messages, all that were published meanwhile, crossed in vain, not at all or too often."""
+        if self.tree != self._tree():
+            return  # it did not stay at rest
+        expected: Counter[Way] = Counter()
+        for message in sent:
+            origin = self.world.hosts[message.life[0]]
+            self._expect(origin, None, message.topic, expected)
+        for way in sorted(expected.keys() | self.crossed.keys()):
+            if expected[way] != self.crossed[way]:
+                a, b, topic = way
+                text = f"{topic} crossed from b{a} to b{b} {self.crossed[way]} times, not {expected[way]}"
+                self.world.violation("ways", text)
+
+    def _expect(self, host: Host, source: Host | None, topic: str, expected: Counter[Way]) -> bool:
+        """Walk the tree away from `source`; whether somebody from here on wants the topic."""
+        node = host.running
+        wanted = not node.federation.interest.selective or bool(node.fanout.trie.match(topic))
+        for link in node.forwarding:
+            assert link.peer is not None
+            other = self.world.hosts[self._index(link.peer.id)]
+            if other is source:
+                continue
+            below: Counter[Way] = Counter()
+            if self._expect(other, host, topic, below) or not link.selective:
+                expected[host.index, other.index, topic] += 1
+                expected.update(below)
+                wanted = True
+        return wanted

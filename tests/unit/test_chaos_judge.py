@@ -1,0 +1,75 @@
+"""The judge of tests.chaos sees what is lost, late and twice, and what may be missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.judge import Ear, Judge, Receipt, Sent
+
+
+@pytest.fixture
+def judge() -> Judge:
+    """A publisher at QoS 2 that has sent ten messages, all of them acknowledged."""
+    judge = Judge()
+    judge.sent[0] = sent = Sent(0, 0, 2)
+    for index in range(10):
+        sent.sends()
+        sent.acknowledged(index)
+    return judge
+
+
+def ear(judge: Judge, *indexes: int, life: int = 0) -> Ear:
+    """Somebody to whom these came, and to whom all had to come."""
+    ear = Ear("ear", 1, {0: Receipt(since=0)})
+    for index in indexes:
+        judge.came(ear, b"0 %d %d" % (life, index), 2)
+    return ear
+
+
+def test_what_is_whole_is_whole(judge: Judge) -> None:
+    ears = [ear(judge, *range(10))]
+    assert judge.begin()
+    assert judge.compare(ears) == judge.broken == []
+    judge.settle(ears)
+    assert judge.counts["compared"] == 10
+
+
+@pytest.mark.parametrize("came", [(0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 1, 2, 3, 5, 6, 7, 8, 9), ()])
+def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...]) -> None:
+    judge.begin()
+    assert "acknowledged and missing" in judge.compare([ear(judge, *came)])[0]
+
+
+def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
+    new = Ear("new", 1, {0: Receipt()})
+    judge.ready(new)
+    judge.begin()
+    assert judge.compare([new]) == []
+
+
+@pytest.mark.parametrize(("came", "what"), [((0, 1, 1), "twice at QoS 2"), ((0, 2, 1), "out of order"), ((3, 2), "out of order")])
+def test_duplicates_and_order_are_seen_at_once(judge: Judge, came: tuple[int, ...], what: str) -> None:
+    ear(judge, *came)
+    assert [line.startswith(what) for line in judge.broken] == [True]
+
+
+def test_what_only_a_killed_broker_had_is_counted_and_what_some_have_is_a_loss(judge: Judge) -> None:
+    sent = judge.sent[0]
+    sent.reborn()
+    assert not judge.begin()  # nothing of the new life yet
+    sent.sends()
+    sent.acknowledged(10)
+    judge.begin()
+    whole, less = ear(judge, *range(9)), ear(judge, *range(8))
+    for each in (whole, less):
+        judge.came(each, b"0 1 10", 2)
+    late = judge.compare([whole, less])
+    assert len(late) == 1
+    assert "ear has it" in late[0]
+    assert "1, 8 to 8" in late[0]
+    judge.came(less, b"0 0 8", 2)
+    assert judge.compare([whole, less]) == []
+    judge.settle([whole, less])
+    assert judge.counts["died with the broker that alone had it"] == 1
+    assert judge.counts["late, from before its broker's death"] == 1
+    assert not judge.broken
