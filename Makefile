@@ -4,6 +4,7 @@
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
+#   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table
 #   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
@@ -16,7 +17,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim soak chaos fuzz bench converge containers licences lock clean
+.PHONY: help run test interop check sim scale soak chaos fuzz bench converge containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -55,6 +56,10 @@ check:
 sim:
 	@scripts/setup venv
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+scale:
+	@scripts/setup venv
+	@$(PYTHON) -m tests.sim.scale $(ARGS)
 
 soak:
 	@scripts/setup venv brokers

@@ -197,8 +197,9 @@ LOG_AGE = 120.0
 """s; messages older than this are not replayed: a broker that was away longer begins afresh."""
 
 MAX_SKIPS = 4096
-"""ranges of one origin's numbers that were not wanted here; of those beyond, nobody behind can be told any more (a repair within
-a repair needs them)."""
+"""ranges of one origin's numbers that have not been here, with routing by interest: nobody wanted them, or they are asked for. Of
+those beyond, the oldest are not passed on any more should they come, and those that are still missing here are kept apart, as many
+[gaps_forgotten]."""
 
 MAX_GAPS = 64
 """holes remembered in the sequence of one origin; the oldest is given up (those messages count as seen) [gaps_forgotten]."""

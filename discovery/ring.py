@@ -110,9 +110,12 @@ class Ring:
     def _choice(self, now: float) -> set[bytes]:
         roster = self._roster
         members = roster.members
-        # Who was made up by a neighbour must not keep a place: whom only hearsay speaks for has none once a dial failed.
-        credible = [broker for broker in members if not (broker in roster.hearsay and roster.failing(members[broker]))]
-        chosen = neighbours(self._own, credible, lambda broker: roster.failing(members[broker]))
+        # Who was made up by a neighbour must not keep a place: whom only others speak for has none once a dial failed.
+        credible = [member.id for member in members.values() if member.known or not roster.failing(member)]
+        if len(credible) <= (self._full_mesh or 0):
+            chosen = set(credible)
+        else:
+            chosen = neighbours(self._own, credible, lambda broker: roster.failing(members[broker]))
         former = roster.chosen or ()
         strays: list[tuple[int, bool, float, bytes]] = []
         for member in members.values():

@@ -51,6 +51,11 @@ class Member:
     version: int = 0
     """The roster's version when something about it changed."""
 
+    @property
+    def known(self) -> bool:
+        """Whether it has spoken to us itself: announced itself, or been linked."""
+        return self.was_linked or self.heard > -NEVER
+
 
 @dataclass(slots=True)
 class _Grave:
@@ -81,16 +86,21 @@ class Roster:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def make_room(self, now: float) -> Member | None:
-        """When the table is full, drop and return the oldest member never linked, else the oldest not linked."""
+        """When the table is full, drop and return the oldest member never linked, else the oldest not linked.
+
+        Those in our tree come last; they are not safe, as a neighbour may make up a tree with a thousand brokers in it.
+        """
         if len(self.members) < MAX_MEMBERS:
             return None
         unlinked: Member | None = None
+        best = 4
         for member in self.members.values():
-            if not (member.linked or member.standing or member.reachable):
-                if not member.was_linked:
-                    unlinked = member
+            if not (member.linked or member.standing):
+                rank = 2 * member.reachable + member.was_linked
+                if rank < best:
+                    unlinked, best = member, rank
+                if not rank:
                     break
-                unlinked = unlinked or member
         if unlinked is not None:
             self._drop(unlinked, now)
         return unlinked

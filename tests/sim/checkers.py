@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import permutations
 from typing import Any
 
 from broker import limits
@@ -14,10 +16,6 @@ from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
 
 Life = tuple[int, int]
-
-SPREAD = 0.2
-"""Virtual s until all brokers know of a subscription, with routing by interest: the way from end to end, and a packet or two that
-comes first (issue 4 allows the tree's diameter in RTT and 50 ms)."""
 
 LOOKS = 3
 """Tenths of a virtual second for which two brokers have to be in one tree until the news of each other has spread."""
@@ -57,6 +55,7 @@ class Meetings:
         self.world = world
         self.met: dict[frozenset[Life], float] = {}
         self._looks: dict[frozenset[Life], int] = {}
+        self._knew: dict[tuple[Life, Life], list[float]] = defaultdict(list)
         world.after(0.1, self._look)
 
     def _look(self) -> None:
@@ -70,8 +69,25 @@ class Meetings:
                         looks[pair] = self._looks.get(pair, 0) + 1
                         if looks[pair] > LOOKS:
                             self.met.setdefault(pair, world.now)
+            if any(host.running.federation.interest.selective for host in group):
+                for a, b in permutations(group, 2):
+                    if self._knows(a, b):
+                        self._knew[a.life, b.life].append(world.now)
         self._looks = looks
         world.after(0.1, self._look)
+
+    def _knows(self, a: Host, b: Host) -> bool:
+        """Whether one broker has all that the other has posted."""
+        directory, own = a.running.federation.listings.directory, b.running.federation.listings.directory
+        listing = directory.listings.get(b.id)
+        return listing is not None and listing.via is not None and not own._changes and listing.stamp() == own.own.stamp()
+
+    def spread(self, a: Life, b: Life, since: float, at: float) -> bool:
+        """Whether `a` was seen to know between two moments (s) what `b` had posted: only then, with routing by interest, it owes
+        what is subscribed to there."""
+        times = self._knew.get((a, b), [])
+        index = bisect_right(times, since)
+        return index < len(times) and times[index] < at
 
     def _works(self, link: Link) -> bool:
         end = link.conn.transport
@@ -217,8 +233,7 @@ class Messages:
         self.clients = clients
         self.meetings = meetings
         self._components = world.components()
-        floods = all(host.running.config.routing == "flood" for host in world.alive())
-        self._spread = 0.0 if floods else SPREAD
+        self._floods = all(host.running.config.routing == "flood" for host in world.alive())
 
     def joined(self, a: SimClient, b: SimClient) -> bool:
         """Whether these clients' brokers are in one component now."""
@@ -296,7 +311,8 @@ class Messages:
         for interest in client.interests:
             if (
                 interest.qos
-                and interest.since + self._spread < sent.at
+                and interest.since < sent.at
+                and self._spread(interest, sent)
                 and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
                 and all(self._lives(life) for life in client.holders)
                 and matches(interest.filter, sent.topic)
@@ -306,6 +322,11 @@ class Messages:
                 if all(since is not None and since < sent.at for since in met):
                     return interest
         return None
+
+    def _spread(self, interest: Interest, sent: Sent) -> bool:
+        if self._floods or interest.life == sent.life:
+            return True
+        return self.meetings.spread(sent.life, interest.life, interest.since, sent.at)
 
     def _lives(self, life: Life) -> bool:
         host = self.world.hosts[life[0]]

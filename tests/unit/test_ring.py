@@ -264,6 +264,8 @@ def test_made_up_members_take_no_place_for_long() -> None:
     one.learn(7)
     one.run(1.0)
     assert one.links == {1, 2, 3, 4, 5, 7}, "as if the others were not there"
+    one.reach(one.dead)
+    one.run(3 * SURPLUS_AFTER)
     assert one.surplus == []
 
 

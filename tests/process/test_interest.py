@@ -1,0 +1,79 @@
+"""`--routing interest` with real brokers: messages cross the links behind which somebody wants them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.brokers import Broker, Client, Cluster, clients, until
+
+MESSAGES = 200
+
+
+@pytest.fixture
+def star(tmp_path: Path) -> Iterator[list[Broker]]:
+    """The root of a tree of three brokers, and its two leaves or a leaf and the one between."""
+    with Cluster(tmp_path, "--routing", "interest") as cluster:
+        for _ in range(3):
+            cluster.add()
+        cluster.settle()
+        far = cluster.two_hops()
+        middle = next(broker for broker in cluster.brokers if broker not in far)
+        yield [middle, *far]
+        cluster.show()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Client]]:
+    with clients() as maker:
+        yield maker
+
+
+def test_a_branch_that_wants_nothing_gets_nothing(star: list[Broker], make: Callable[..., Client]) -> None:
+    """The branch of the subscriber gets everything in order, the other one not a message; after unsubscribing nobody does."""
+    middle, wanting, other = star
+    subscriber, publisher = make(wanting.port), make(middle.port)
+    subscriber.subscribe("wanted/#", 2)
+
+    def open_way() -> bool:
+        publisher.publish("wanted/probe", "probe", 1)
+        return bool(subscriber.payloads("wanted/probe"))
+
+    until(open_way, "the way is open")
+    mids = [publisher.publish("wanted/x", f"{number}", 1) for number in range(MESSAGES)]
+    publisher.done(*mids)
+    expected = [f"{number}".encode() for number in range(MESSAGES)]
+    until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
+    assert [p for p in subscriber.payloads() if p != b"probe"] == expected
+    assert wanting.counter("received_link") >= MESSAGES
+    assert other.counter("received_link") == 0
+    subscriber.unsubscribe("wanted/#")
+
+    def closed() -> bool:
+        before = middle.counter("forwarded")
+        publisher.done(publisher.publish("wanted/probe", "probe", 1))
+        return middle.counter("forwarded") == before
+
+    until(closed, "the way is closed")
+    assert other.counter("received_link") == 0
+
+
+def test_from_leaf_to_leaf(star: list[Broker], make: Callable[..., Client]) -> None:
+    """Over two links, with somebody between who wants something else."""
+    middle, wanting, other = star
+    between, subscriber, publisher = make(middle.port), make(wanting.port), make(other.port)
+    between.subscribe("else", 1)
+    subscriber.subscribe("wanted", 1)
+
+    def open_ways() -> bool:
+        publisher.publish("wanted", "probe", 1)
+        publisher.publish("else", "probe", 1)
+        return bool(subscriber.payloads() and between.payloads())
+
+    until(open_ways, "the ways are open")
+    publisher.done(*[publisher.publish("wanted", f"{number}", 1) for number in range(MESSAGES)])
+    until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
+    assert [p for p in subscriber.payloads() if p != b"probe"] == [f"{number}".encode() for number in range(MESSAGES)]
+    assert set(between.payloads()) == {b"probe"}
