@@ -4,7 +4,7 @@
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
-#   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table
+#   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
 #   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it

@@ -198,7 +198,7 @@ LOG_AGE = 120.0
 
 MAX_SKIPS = 4096
 """ranges of one origin's numbers that have not been here, with routing by interest: nobody wanted them, or they are asked for. Of
-those beyond, the oldest are not passed on any more should they come, and those that are still missing here are kept apart, as many
+those beyond, the oldest are not passed on any more should they come; what is still missing here is kept apart, in as many
 [gaps_forgotten]."""
 
 MAX_GAPS = 64

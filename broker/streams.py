@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.log import Entry
     from broker.node import Node, Timer
 
-ASK, ANSWER, BREAK = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7
+ASK, ANSWER, BREAK, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7, BEHIND | 8
 """Kinds of messages to one broker."""
 
 ASK_PAUSE = 0.005
@@ -60,6 +60,10 @@ PART = 60_000
 
 CHUNK = 256 * 1024
 """bytes of messages for which one is asked at a time."""
+
+SMALL = 8 * 1024
+"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
+(the queue of a slow link, so that it leaves the live stream) must not stop them."""
 
 STEP = 12 + 6
 ROUTING = STATE + b"routing"
@@ -170,6 +174,7 @@ class Streams:
         listings.on_way.append(self._way_changed)
         listings.receive(ASK, self._ask_received)
         listings.receive(ANSWER, self._answer_received)
+        listings.receive(PIECE, self._answer_received)
         listings.receive(BREAK, self._break_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
 
@@ -359,11 +364,12 @@ class Streams:
             size += len(data)
             self.node.counters.replayed += entry.count
         data = b"".join(parts)
+        more = more or len(data) > SMALL
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             flags = (index == count - 1) | more << 1
             head = state + number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
-            self.federation.listings.send(sender, ANSWER, head + data[index * PART : (index + 1) * PART])
+            self.federation.listings.send(sender, PIECE if more else ANSWER, head + data[index * PART : (index + 1) * PART])
 
     def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < 27:

@@ -31,9 +31,9 @@ class TreeConfig:
     """Origins of topology changes that are remembered: what is forgotten while it is under way would circulate."""
     few_ports: int = 8
     bpdu_gap_s: float = 0.005
-    """Least time between two BPDUs to one neighbour for a broker with more than `few_ports` ports. The first goes at once. While a
-    tree forms again among many, each hears of the new root on every link, over one path after the other: to pass on each of them at
-    once costs hundreds of BPDUs a link (BGP's MinRouteAdvertisementInterval; RFC 4271, 9.2.1.1)."""
+    """Least time between two BPDUs to one neighbour for a broker with more than `few_ports` ports; the first goes at once. While
+    a tree forms again among many, each hears of the new root on every link, over one path after the other: to pass on each of
+    them at once costs hundreds of BPDUs a link (BGP's MinRouteAdvertisementInterval; RFC 4271, 9.2.1.1)."""
     bpdus_burst: int = 50
     bpdus_per_s: float = 100.0
     """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes more often is told in one. A

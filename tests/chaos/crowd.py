@@ -7,6 +7,7 @@ Publisher p publishes to `chaos/<p % GROUPS>/<p>`. The first subscriber of each 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -197,6 +198,7 @@ async def obey(orders: Connection, do: Any) -> None:
     loop = asyncio.get_running_loop()
     there = asyncio.Event()
     loop.add_reader(orders.fileno(), there.set)
+    os.set_blocking(orders.fileno(), True)  # uvloop has changed that; a long answer would break off
     while True:
         await there.wait()
         there.clear()

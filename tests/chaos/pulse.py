@@ -179,9 +179,11 @@ class Pulse:
             case "up":
                 self.hearts[arguments[0]].schedule.close()
                 await self.come(*arguments)
+                self.away(self.hearts[arguments[0]])  # no survivor until all are one again
             case "tell":
                 broken, self.broken = self.broken, []
-                return broken, self.pauses, self.gaps, self.nets, self.lags
+                latest = max((late for _, late in self.lags), default=0.0)
+                return broken, self.pauses, self.gaps, self.nets, len(self.lags), latest
         return None
 
 
