@@ -237,7 +237,7 @@ def test_a_large_store_is_compared_in_steps(short_log: None) -> None:
     story.settle(20.0)
     assert not story.faults()
     assert story.count("retained_restored") == 1_000
-    assert story.count("retained_sent") <= 1_200  # some twice, as the comparison begins again when the link joins at the other end
+    assert story.count("retained_sent") <= 1_200  # some twice: it begins again when the other end joins
     assert not story.count("retained_dropped")
 
 
