@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 from broker.effects import Dial
 from broker.logs import log_line
@@ -20,6 +21,10 @@ DIAL_TIMEOUT = 3.0
 """s; for a link's TCP connection to stand."""
 
 
+CLOCK_PERIOD = 60.0
+"""s after which the node is told the time of day again: clocks are set, and drift from the monotonic one."""
+
+
 class Outreach:
     """What runs for discovery between start and end of a broker, and dials for it."""
 
@@ -30,6 +35,7 @@ class Outreach:
         self._multicast: Multicast | None = None
         self._resolver: Resolver | None = None
         self._driver: Driver
+        self._clock: asyncio.TimerHandle | None = None
 
     def renew(self) -> None:
         """Read the certificates that links show anew, for the dials to come. Raises what `dial_context` raises."""
@@ -40,6 +46,7 @@ class Outreach:
         """Begin to hear the discovery group and to resolve names, as the settings say."""
         settings = self.settings
         self._driver = driver
+        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
         if settings is None or settings.discovery == "off":
             return
         if settings.discovery == "multicast":
@@ -55,6 +62,11 @@ class Outreach:
             names = [Address(host, port) for host, port in settings.seed_names]
             self._resolver = Resolver(names, self._resolved, _not_resolved)
             self._resolver.start()
+
+    def _tell_time(self) -> None:
+        driver = self._driver
+        driver.node.set_wall(time.time(), driver.time())
+        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
 
     def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
         driver = self._driver
@@ -86,6 +98,9 @@ class Outreach:
 
     async def close(self) -> None:
         """End all of it."""
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
         if self._multicast is not None:
             self._multicast.close()
             self._multicast = None
