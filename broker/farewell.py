@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
 import time
@@ -11,8 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from broker.drain import read_drain
-from broker.status import StatusError, fetch
-from discovery.address import Address, is_wildcard
+from broker.status import StatusError, ask, fetch
+from discovery.address import Address
 
 LOOK = 0.2
 """s between two looks at it."""
@@ -58,25 +57,14 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
 
 def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
     """POST to an admin address and return its JSON, within about `timeout` s. Raises StatusError."""
-    where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
-    connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    where, status, answer = ask(admin, "POST", path, timeout, 65_536)
+    text = answer.decode(errors="replace")
     try:
-        connection.request("POST", path)
-        answer = connection.getresponse()
-        text = answer.read(65_536).decode(errors="replace")
-    except http.client.HTTPException:
-        raise StatusError(f"{where} does not answer as a broker's admin port does") from None
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise StatusError(f"no broker answers at {where}: {reason}") from None
-    finally:
-        connection.close()
-    try:
-        found = json.loads(text) if answer.status == 202 else None
+        found = json.loads(text) if status == 202 else None
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("drain"), dict):
-        raise StatusError(f"{where} refuses: {' '.join(text.split())[:200] or answer.status}")
+        raise StatusError(f"{where} refuses: {' '.join(text.split())[:200] or status}")
     return found
 
 

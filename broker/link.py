@@ -23,15 +23,11 @@ from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import Connack, Connect, Disconnect
-from broker.wire.properties import Property, decode_properties, forwardable, forwardable_cached
+from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable, forwardable_cached
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.federation import Federation
-
-NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
-"""Properties that would reach clients as they stand and break their connections; an expiry comes first, and once."""
-
 
 RUNS = frozenset((0x32, 0x34))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""

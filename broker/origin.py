@@ -186,7 +186,7 @@ class Window:
             else:
                 self.gaps.append((top + 1, first - 1))
                 if len(self.gaps) > limits.MAX_GAPS:
-                    self.limit(self.gaps)
+                    self.limit()
             self.top = last
             return count
         if last > top:
@@ -196,7 +196,7 @@ class Window:
                 if low <= first and last <= high:
                     ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
                     if ranges is self.gaps:
-                        self.limit(ranges)
+                        self.limit()
                     return count
                 if low <= last and first <= high:
                     return -1
@@ -215,11 +215,11 @@ class Window:
             if self.stream is not None and old[-1][1] > self.stream.done:
                 self.stream.owe(intersect(old, [(self.stream.done + 1, LAST)]))
 
-    def limit(self, ranges: Ranges) -> None:
-        """Give up the oldest of too many holes: what is in them counts as seen from now on."""
-        beyond = len(ranges) - limits.MAX_GAPS
+    def limit(self) -> None:
+        """Give up the oldest of too many gaps: what is in them counts as seen from now on."""
+        beyond = len(self.gaps) - limits.MAX_GAPS
         if beyond > 0:
-            del ranges[:beyond]
+            del self.gaps[:beyond]
             if self.counters is not None:
                 self.counters.gaps_forgotten += beyond
 
@@ -230,7 +230,7 @@ class Window:
         if found:
             self.history = subtract(self.history, found)
             self.gaps = merge(self.gaps + found)
-            self.limit(self.gaps)
+            self.limit()
         return found
 
     def missing(self, sequence: int) -> bool:

@@ -15,15 +15,13 @@ from broker.reasons import well_formed
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import ProtocolViolation
 from broker.wire.packets import Puback, Publish, Pubrec
-from broker.wire.properties import Property, encode_properties
+from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.access import Permissions
     from broker.client import Client
     from broker.fanout import Route
-
-NOT_FORWARDED = (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
 
 
 def publish(client: Client, packet: Publish) -> None:

@@ -206,7 +206,7 @@ class Relay:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
-            window.limit(window.gaps)
+            window.limit()
         if broker_id == self.federation.own.id:
             window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
         self.federation.streams.met(key, window)
@@ -318,10 +318,11 @@ class Relay:
         node = self.node
         node.counters.received_link += count
         topic = topic_of(chunk)
-        if len(node.forwarding) > (1 if link.live else 0) and any(x is not link for x in self.federation.interest.links(topic)):
+        links = self.federation.interest.links(topic) if len(node.forwarding) > (1 if link.live else 0) else []
+        if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
             first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)
-            self._send(first + chunk[size:], count, self.federation.interest.links(topic), link)
+            self._send(first + chunk[size:], count, links, link)
         if topic[:1] == b"$":
             return
         route = node.fanout.route(topic)

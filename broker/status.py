@@ -18,13 +18,24 @@ class StatusError(Exception):
 
 def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
     """Get /api/federation from an admin address, within about `timeout` s. Raises StatusError."""
-    host = admin.host if not is_wildcard(admin.host) else "127.0.0.1"
-    where = Address(host, admin.port)
-    connection = http.client.HTTPConnection(host, admin.port, timeout=timeout)
+    where, status, body = ask(admin, "GET", "/api/federation", timeout, MAX_ANSWER)
     try:
-        connection.request("GET", "/api/federation")
+        state = json.loads(body) if status == 200 else None
+    except ValueError:
+        state = None
+    if not isinstance(state, dict) or not isinstance(state.get("links"), list) or "root" not in state:
+        raise StatusError(f"{where} does not answer as a broker's admin port does")
+    return state
+
+
+def ask(admin: Address, method: str, path: str, timeout: float, most: int) -> tuple[Address, int, bytes]:
+    """Ask an admin address; returns where that was, the answer's status and `most` bytes of it. Raises StatusError."""
+    where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
+    connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    try:
+        connection.request(method, path)
         answer = connection.getresponse()
-        body = answer.read(MAX_ANSWER)
+        return where, answer.status, answer.read(most)
     except http.client.HTTPException:
         raise StatusError(f"{where} does not answer as a broker's admin port does") from None
     except (OSError, UnicodeError) as error:
@@ -32,13 +43,6 @@ def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
         raise StatusError(f"no broker answers at {where}: {reason}") from None
     finally:
         connection.close()
-    try:
-        state = json.loads(body) if answer.status == 200 else None
-    except ValueError:
-        state = None
-    if not isinstance(state, dict) or not isinstance(state.get("links"), list) or "root" not in state:
-        raise StatusError(f"{where} does not answer as a broker's admin port does")
-    return state
 
 
 def render(state: dict[str, Any]) -> str:

@@ -256,6 +256,11 @@ _DECODING = {
 _ENCODING = {int(ident): (bytes((ident,)), _WRITERS[kind]) for ident, (kind, _) in TABLE.items()}
 
 
+NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
+"""Properties that must not reach receivers as they came: they are of one connection, or change on the way. On a link they would
+break the connections of clients; an expiry comes first there, and once."""
+
+
 def forwardable(section: bytes) -> bool:
     """Whether a PUBLISH's property section (without its length) is sound and goes to receivers as it is.
 
