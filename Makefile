@@ -40,7 +40,7 @@ run:
 	@exec $(PYTHON) -m broker.live --brokers $(BROKERS) $(ARGS)
 
 test:
-	@scripts/setup venv brokers mqttjs
+	@scripts/setup venv brokers mqttjs java
 	@$(PYTHON) -m pytest $(ARGS)
 
 interop:

@@ -28,6 +28,8 @@ class NodeConfig:
     discovery: str = "off"
     seeds: tuple[tuple[str, int], ...] = ()
     routing: str = "flood"
+    overlay: str = "capability"
+    """With routing by topic, whom messages rather pass through: who has much `capability`, or little to do (`balance`)."""
     capability: float = 1.0
     hello: float = 0.5
     link_timeout: float = 2.0

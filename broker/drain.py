@@ -198,6 +198,7 @@ class Drain:
         if not node.sessions:
             self._enter("tree", now)
             self._federation.tree.retire(now)
+            self._federation.overlays.retire()
             self._federation.hurry(now)
 
     def _leave_tree(self, now: float) -> None:
@@ -208,8 +209,10 @@ class Drain:
             self._confirm(now)
 
     def _unconfirmed(self) -> list[Link]:
-        """Return the links in the tree whose other end may lack something."""
-        return [link for link in self._federation.links.values() if link.forwarding and link not in self._confirmed]
+        """Return the links that our messages take whose other end may lack something."""
+        ours = self._federation.interest.everywhere(self._federation.relay.key)
+        links = self._federation.links.values()
+        return [link for link in links if (link.forwarding or link in ours) and link not in self._confirmed]
 
     def _confirm(self, now: float) -> None:
         """Ask the neighbours in the tree what has been there, behind everything that they are sent."""
@@ -225,7 +228,7 @@ class Drain:
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Take a neighbour's word for what has been there, before `Repair` does."""
-        if self.state != "links" or not link.forwarding:
+        if self.state != "links" or link not in self._asked:
             return
         relay = self._federation.relay
         if relay.own.top and relay.key not in seen:

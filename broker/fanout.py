@@ -94,8 +94,8 @@ class Route:
     """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
 
     __slots__ = (
-        "deliveries", "elsewhere", "forward", "generation", "granted", "links", "permitted", "plain4", "plain5", "raw4", "raw5",
-        "shared", "special", "viewers",
+        "deliveries", "elsewhere", "forward", "generation", "granted", "links", "onward", "permitted", "plain4", "plain5", "raw4",
+        "raw5", "shared", "special", "viewers",
     )  # fmt: skip
 
     def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
@@ -107,6 +107,7 @@ class Route:
         self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
         self.generation = -1  # of `Interest`, for which `links` is right
         self.links: list[Link] = []  # that the topic's messages take, with routing by interest
+        self.onward: dict[bytes, list[Link]] = {}  # the same of messages of other origins, with routing by topic
         self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force
         self.plain4: list[Session] = []
         self.plain5: list[Session] = []

@@ -21,10 +21,12 @@ from broker.interest import Interest
 from broker.link import Link
 from broker.listings import STATE, Listings
 from broker.moving import Moving
+from broker.overlays import Overlays
 from broker.rate import Rate
 from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
 from broker.repair import Repair
+from broker.repeats import Repeats
 from broker.report import federation_state
 from broker.retention import Retention
 from broker.sharing import Sharing
@@ -64,10 +66,12 @@ class Federation:
         self._due = now
         self.listings = Listings(self)
         self.listings.on_way.append(self._reachable)
+        self.overlays = Overlays(node, self)
         self.backpressure = Backpressure(node, self)
         self.interest = Interest(node, self)
         self.sharing = Sharing(node, self)
         self.moving = Moving(node, self)
+        self.repeats = Repeats(node, self)
         self.streams = Streams(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
@@ -167,6 +171,7 @@ class Federation:
         self.retention.tick(now)
         self.listings.tick(now)
         self.sharing.tick(now)
+        self.overlays.tick(now)
         self._tell_change(now)
         self._settle(now)
 
@@ -207,6 +212,7 @@ class Federation:
                     link.add_record(BPDU, bpdus.encode(bpdu))
             self.membership.tree_agreed(self.tree.agreed, now)
             busy |= self.listings.settle(now)
+            busy |= self.overlays.settle(now)
             self.repair.proceed(now)
             if not busy:
                 break
@@ -323,6 +329,7 @@ class Federation:
         self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
         self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
         self.node.federated = True  # from now on somebody may miss something: keep a log
+        self.overlays.opened(link)
         link.send_ping(now)
         self._settle(now)
 
@@ -335,6 +342,7 @@ class Federation:
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
         self.repair.link_down(link)
+        self.overlays.closed(link)
         self.listings.forwarding_changed(link, False)
         peer = link.peer
         if peer is not None and self.links.get(peer.id) is link:
@@ -368,6 +376,7 @@ class Federation:
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a measured round trip."""
+        self.overlays.measured(link)
         if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self._settle(now)
 
@@ -399,9 +408,11 @@ class Federation:
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
         self.relay.leave(link)
+        self.overlays.closed(link)
 
     def link_caught_up(self, link: Link, now: float) -> None:
         """Note that it drained: replay what it missed."""
+        self.overlays.opened(link)
         self.repair.link_caught_up(link)
         self._settle(now)
 

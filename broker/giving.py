@@ -39,6 +39,9 @@ GIVEN_TIME = 5.0
 """s; as long we tell who asks to whom a session went, until everybody knows."""
 AGAIN = 1.0
 """s; who asks once more for parts that were sent within hears that they are coming: they may wait behind messages."""
+LATE = 10.0
+"""s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
+longer, and what is held from them until it ends comes from the log."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
@@ -207,6 +210,7 @@ class Giving:
             self._forget_old(now)
         node = self._node
         seen = offered(node.relay.vector)
+        self._federation.repeats.complete(seen, session)
         data = encode_state(state_of(session, seen, node.fanout), now)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = self._exports[client_id] = Export(taker, stamp, self._number, seen, len(session.queue), data, now)
@@ -226,7 +230,7 @@ class Giving:
         relay = self._node.relay
         parts = []
         filters = [f for f in session.subscriptions if split_shared(f)[0] is None]
-        for entry in relay.log.those(only(relay.vector, export.seen), export.began):
+        for entry in relay.log.those(only(relay.vector, export.seen), export.began - LATE):
             topic = entry.topic.decode()
             if any(matches(topic_filter, topic) for topic_filter in filters):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):

@@ -1,8 +1,8 @@
 """`--routing interest`: a message crosses only links behind which somebody wants it (Overlays 4.1; docs/decisions/0013).
 
-Every broker posts the filters that its clients want, each on the first and the last subscription, in the federation's directory:
-that is the PRT, a filter's brokers; the neighbour that leads to each of them is the SRT, turned round. A topic's links are those
-that lead to a broker with a matching filter, looked up once for each change of either.
+Every broker posts the filters that its clients want, each on the first and the last subscription and only if no other one covers
+it, in the directory of the federation: that is the PRT, a filter's brokers; the neighbour that leads to each is the SRT, turned
+round. A topic's links are those that lead to a broker with a matching filter, looked up once for each change of either.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.listings import INTEREST
+from broker.listings import INTEREST, PACE
+from broker.origin import split_key
+from routing.cover import Cover
 from routing.topics import well_formed
 from routing.trie import SubscriptionTrie
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 LINGER = 0.5
 """s for which a filter is posted when nobody wants it any more: a client that comes back at once finds the ways open."""
 
+PIECE = 500
+"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred thousand, and all brokers have to
+hear of each; nobody's messages wait for that."""
+
 EVERYTHING = b"#"
 """What a broker posts that floods: it is part of every way."""
 
@@ -29,13 +35,15 @@ EVERYTHING = b"#"
 class Interest:
     """Who wants what, and which links lead there."""
 
-    __slots__ = ("_closing", "_federation", "_filters", "_node", "generation", "selective")
+    __slots__ = ("_closing", "_cover", "_federation", "_filters", "_node", "_working", "generation", "selective")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
-        self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are posted
+        self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
+        self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
+        self._working = False
         self.selective = federation.config.routing != "flood"
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
@@ -51,7 +59,8 @@ class Interest:
         if self.selective:
             if wanted:
                 self._closing.pop(topic_filter, None)
-                self._federation.listings.post(INTEREST + topic_filter.encode())
+                self._cover.add(topic_filter)
+                self._post()
             else:
                 if not self._closing:
                     self._node.schedule(self._node.now + LINGER, self._close)
@@ -63,7 +72,25 @@ class Interest:
                 self._node.schedule(until, self._close)
                 break
             del self._closing[topic_filter]
-            self._federation.listings.withdraw(INTEREST + topic_filter.encode())
+            self._cover.remove(topic_filter)
+        self._post()
+        self._federation.hurry(now)
+
+    def _post(self) -> None:
+        """Tell which filters stand for all that is wanted here; while many are exchanged for one, or back, a piece at a time."""
+        announced, withdrawn = self._cover.work(0 if self._working else PIECE)
+        listings = self._federation.listings
+        for topic_filter in announced:
+            listings.post(INTEREST + topic_filter.encode())
+        for topic_filter in withdrawn:
+            listings.withdraw(INTEREST + topic_filter.encode())
+        if self._cover.busy and not self._working:
+            self._working = True
+            self._node.schedule(self._node.now + PACE, self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        self._working = False
+        self._post()
         self._federation.hurry(now)
 
     # ---------------------------------------------------------------- what others want
@@ -95,11 +122,41 @@ class Interest:
         route = node.fanout.routes.get(topic) or node.fanout.route(topic)
         if route.generation != self.generation:
             wanted = self.brokers_wanting(topic)
-            via = self._federation.listings.directory.via
-            ways = {via(broker_id) for broker_id in wanted}
-            route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in ways)]
+            if self._federation.overlays.active:
+                ways = self._federation.overlays.ways(self._federation.own.id).next
+                route.links = list({ways[broker_id]: None for broker_id in wanted if broker_id in ways})
+                route.onward = {}
+            else:
+                via = self._federation.listings.directory.via
+                neighbours = {via(broker_id) for broker_id in wanted}
+                route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in neighbours)]
             route.generation = self.generation
         return route.links
+
+    def onward(self, topic: bytes, key: bytes) -> list[Link]:
+        """Return the links that a message of another broker (`key`: its origin) takes from here; it came over one of them, or
+        over none."""
+        links = self.links(topic)
+        if not self._federation.overlays.active:
+            return links
+        route = self._node.fanout.routes.get(topic) or self._node.fanout.route(topic)
+        if route.generation != self.generation:  # it is too long to be kept, and another one by now
+            return self._behind(topic, key)
+        found = route.onward.get(key)
+        if found is None:
+            found = route.onward[key] = self._behind(topic, key)
+        return found
+
+    def _behind(self, topic: bytes, key: bytes) -> list[Link]:
+        ways = self._federation.overlays.ways(split_key(key)[0]).next
+        if not ways:
+            return []
+        return list({ways[broker_id]: None for broker_id in self.brokers_wanting(topic) if broker_id in ways})
+
+    def everywhere(self, key: bytes) -> list[Link]:
+        """Return the links that a message for all brokers takes from here."""
+        overlays = self._federation.overlays
+        return overlays.ways(split_key(key)[0]).children if overlays.active else self._node.forwarding
 
     def brokers_wanting(self, topic: bytes) -> set[bytes]:
         """Return the ids of the other brokers with a filter that matches."""
@@ -109,6 +166,8 @@ class Interest:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic."""
         via = self._federation.listings.directory.via
         peer = link.peer
+        if peer is not None and self._federation.overlays.active:
+            return self.wanted_by(peer.id)  # what others behind it want takes other ways, and they ask the origin for it
         if not link.selective or peer is None or not self._federation.listings.knows(link):
             return lambda topic: True
         return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))

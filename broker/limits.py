@@ -154,6 +154,10 @@ MAX_MOVES = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
 stopped come at once; each costs two messages and a connection that waits."""
 
+MAX_REPEATS = 1000
+"""sessions that came from elsewhere and have had newer messages of an origin than this broker; of more, some may get them twice
+[sessions_uncertain]. They are looked through for each such message: some 0.1 ms."""
+
 MAX_MOVED_BYTES = 512 * 1024 * 1024
 """bytes of one session on its way: MAX_QUEUED_BYTES waiting, as much in flight, and what is around it. Larger: begins anew."""
 

@@ -147,8 +147,7 @@ class Link:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
-        if self.live:
-            self.federation.streams.send_upto(self)
+        self.federation.streams.send_upto(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()
         self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)

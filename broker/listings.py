@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.link import Link
 
-INTEREST, GROUP, CLIENT, STATE = b"f", b"g", b"c", b"s"
-"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself."""
+INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
+"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its links cost."""
+
+ROUTING = STATE + b"routing"
+"""Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
 BEHIND = 0x80
 """Kinds of messages with this bit do not overtake what clients published before them on their way."""
@@ -225,12 +228,14 @@ class Listings:
             receiver(body[8:16], body[18:], now)
 
     def _route(self, message: bytes) -> bool:
-        link = self.link_to(message[:8])
+        kind = message[17]
+        overlays = self._federation.overlays
+        on_overlay = kind & LIVE and overlays.active
+        link = overlays.link_for(message) if on_overlay else self.link_to(message[:8])
         if link is None or link.state != "up":
             self._federation.count("routed_dropped")
             return False
-        kind = message[17]
-        if kind & LIVE and not link.live:
+        if kind & LIVE and not (link.live or on_overlay):
             return False
         if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:
             return False

@@ -25,7 +25,7 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -35,6 +35,7 @@ from broker.giving import (
     COMING,
     DONE,
     ENDED,
+    LATE,
     MOVED,
     NEWER,
     NOTHING,
@@ -53,7 +54,7 @@ from broker.giving import (
 from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.message import Message, size_of
-from broker.origin import Vector
+from broker.origin import Vector, Window
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.wire.constants import ReasonCode
@@ -80,8 +81,6 @@ COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
 """s in which all brokers know of a new filter (issue 4: a tree's diameter and 50 ms)."""
-LATE = 5.0
-"""s; with routing by interest, what came to us before that was on its way to the holder longer than any repair takes."""
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
@@ -401,6 +400,7 @@ class Moving:
         pull.waiting = len(session.queue)
         pull.seen = state.seen
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
+            self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
             self._offer(session, message)
@@ -435,7 +435,8 @@ class Moving:
         if session is None:
             return
         found = {(key, sequence): message for key, sequence, message in read_link_messages(data, now)}
-        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, now - LATE)}
+        self._had(session, found)
+        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, pull.began - LATE)}
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
@@ -446,6 +447,16 @@ class Moving:
                 session.put_by(outgoing, tell=False)
 
     # ---------------------------------------------------------------- taking: the end
+
+    def _had(self, session: Session, found: Iterable[tuple[bytes, int]]) -> None:
+        """Note what a session gets from its holder ahead of those here."""
+        rest: Vector = {}
+        for key, sequence in sorted(found):
+            window = rest.setdefault(key, Window(0, 0.0))
+            if sequence > window.top + 1:
+                window.gaps.append((window.top + 1, sequence - 1))
+            window.top = sequence
+        self._federation.repeats.add(session, only(rest, offered(self._node.relay.vector)))
 
     def _close(self, pull: Pull, now: float) -> None:
         if pull.handshake.conn.closed or pull.handshake.conn.closing:

@@ -69,6 +69,7 @@ class Relay:
         self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
         self.own_runs = 0
         self.backpressure = federation.backpressure
+        self.repeats = federation.repeats
         self._next_sweep = now + 1.0
         self._alone_since = now
 
@@ -81,7 +82,7 @@ class Relay:
         node = self.node
         told = b"" if choice is None else choice.encode()
         if message.qos or message.retain:
-            links = self._links(message, choice)
+            links = self._links(message, choice, self.key)
             self.own.top = sequence = self.own.top + 1
             data = encode_for_links(message, self.key, sequence, node.now, told) if links or told else b""
             self.log.append(Entry(self.key, sequence, data, message, node.now))
@@ -89,7 +90,7 @@ class Relay:
                 self.federation.retention.numbered(message, sequence)
             if self.backpressure.held and message.qos and isinstance(message.sender, Session):
                 self.backpressure.check(message.topic, message.sender.conn)
-        elif node.forwarding and (links := self._links(message, choice)):
+        elif node.forwarding and (links := self._links(message, choice, self.key)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now, told)
         else:
@@ -97,12 +98,13 @@ class Relay:
         if links:
             self._send(data, 1, links, None)
 
-    def _links(self, message: Message, choice: Choice | None) -> list[Link]:
-        """Which links a message takes: a retained one is wanted by every broker."""
+    def _links(self, message: Message, choice: Choice | None, key: bytes) -> list[Link]:
+        """Which links a message of an origin takes: a retained one is wanted by every broker."""
+        interest = self.federation.interest
         if message.retain:
-            return self.node.forwarding
-        links = self.federation.interest.links(message.topic)
-        return links if choice is None else self.federation.sharing.links(choice, links)
+            return interest.everywhere(key)
+        links = interest.links(message.topic) if key == self.key else interest.onward(message.topic, key)
+        return links if choice is None else self.federation.sharing.links(choice, links, key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
@@ -251,12 +253,14 @@ class Relay:
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
-        if self.node.forwarding:
-            self._send(data, 1, self._links(message, choice), link)
+        if self.node.forwarding or self.federation.overlays.active:
+            self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
         new = message.retain and self.federation.retention.received(message, key, sequence, now) and not held
-        if choice is not None:
+        if here and sequence <= self.repeats.highest.get(key, 0) and (message.qos or message.retain) and not had:
+            self.repeats.deliver(key, sequence, message, choice)
+        elif choice is not None:
             if not (held or had):
                 self.federation.sharing.received(message, choice, ordinary=here or new)
         elif here or new:
@@ -268,7 +272,7 @@ class Relay:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0 or ((stream := self.vector[key].stream) is not None and stream.kept):
+        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or ((stream := self.vector[key].stream) and stream.kept):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
@@ -280,7 +284,7 @@ class Relay:
             if not data:
                 data = batch.for_links(key, sequence)
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
-            self._send(data, count, self.federation.interest.links(batch.topic), link)
+            self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
             window = self.vector[key]
             # So many were published before we met their origin, or are held for now.
             old = window.begin + 1 - sequence if window.stream is None else count - window.stream.take(link, sequence, count)
@@ -318,7 +322,8 @@ class Relay:
         node = self.node
         node.counters.received_link += count
         topic = topic_of(chunk)
-        links = self.federation.interest.links(topic) if len(node.forwarding) > (1 if link.live else 0) else []
+        further = self.federation.overlays.active or len(node.forwarding) > (1 if link.live else 0)
+        links = self.federation.interest.onward(topic, key) if further else []
         if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
             first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)

@@ -14,6 +14,7 @@ def federation_state(federation: Federation) -> dict[str, Any]:
     """What /api/federation says (design section 6)."""
     tree = federation.tree
     config = federation.config
+    overlays = federation.overlays
     node = federation.node
     going = {listing.id for listing in federation.listings.directory.reachable() if DRAINING in listing.entries}
     links = []
@@ -29,6 +30,7 @@ def federation_state(federation: Federation) -> dict[str, Any]:
                 "up": link.state == "up",
                 "role": port.role.name.lower() if port is not None else "blocked",
                 "forwarding": link.live,
+                "overlay": overlays.open.get(peer_id) is link,
                 "version": link.version,
                 "draining": peer_id in going,
                 "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
@@ -52,5 +54,6 @@ def federation_state(federation: Federation) -> dict[str, Any]:
         "links": links,
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},
+        **({"overlays": overlays.report()} if overlays.enabled else {}),
         **({} if node.drain is None else {"drain": node.drain.as_dict()}),
     }

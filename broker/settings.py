@@ -76,6 +76,7 @@ class FederationSettings:
     interfaces: tuple[str, ...] | None = None
     """IPv4 addresses of the interfaces for multicast; None: all that are up."""
     routing: str = "flood"
+    overlay: str = "capability"
     capability: float = 1.0
     hello: float = 0.5
     link_timeout: float = 2.0
@@ -99,6 +100,7 @@ class FederationSettings:
             discovery=self.discovery,
             seeds=self.seeds,
             routing=self.routing,
+            overlay=self.overlay,
             capability=self.capability,
             hello=self.hello,
             link_timeout=self.link_timeout,
@@ -121,6 +123,7 @@ class RunSettings:
     seed: tuple[Address, ...] = ()
     advertise: Address | None = None
     routing: str = "flood"
+    overlay: str = "capability"
     admin: Address | None = None
     log_level: str = "info"
     capability: float | None = None
@@ -175,6 +178,7 @@ class RunSettings:
             multicast_port=self.multicast_port,
             interfaces=self.interfaces if self.interfaces is not None else interfaces,
             routing=self.routing,
+            overlay=self.overlay,
             capability=self.capability if self.capability is not None else capability,
             hello=self.hello,
             link_timeout=self.link_timeout,
@@ -287,13 +291,6 @@ def _choice(*choices: str) -> Callable[[object], str]:
         return value
 
     return read
-
-
-def _routing(value: object) -> str:
-    chosen = _choice(*ROUTINGS)(value)
-    if chosen == "topic":
-        raise ValueError(f"not yet: {chosen!r}; this version has flood and interest")
-    return chosen
 
 
 def _bind(value: object) -> str:
@@ -449,7 +446,8 @@ OPTIONS: dict[str, Option] = {
     "discovery": Option(_choice(*DISCOVERIES)),
     "seed": Option(_seeds),
     "advertise": Option(_address),
-    "routing": Option(_routing),
+    "routing": Option(_choice(*ROUTINGS)),
+    "overlay": Option(_choice("capability", "balance"), flag=False),
     "admin": Option(_admin),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),

@@ -16,6 +16,7 @@ from broker.choice import ID, Choice
 from broker.fanout import topic_of
 from broker.listings import GROUP
 from broker.message import Message
+from broker.origin import split_key
 from routing.share import Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
 from routing.topics import SHARE_PREFIX, split_shared
 from routing.trie import SubscriptionTrie
@@ -275,10 +276,15 @@ class Sharing:
 
     # ---------------------------------------------------------------- ways
 
-    def links(self, choice: Choice, links: list[Link]) -> list[Link]:
-        """Return the links in the live stream that a message takes: those of its topic, and those to the brokers chosen."""
+    def links(self, choice: Choice, links: list[Link], key: bytes) -> list[Link]:
+        """Return the links that a message of an origin takes: those of its topic, and those to the brokers chosen."""
         if not self._federation.interest.selective:
             return links
+        overlays = self._federation.overlays
+        if overlays.active:
+            ways = overlays.ways(split_key(key)[0]).next
+            chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
+            return list(dict.fromkeys((*(() if choice.passed else links), *(link for link in chosen if link is not None))))
         found = [link for link in self._node.forwarding if not link.selective] if choice.passed else list(links)
         for who, _ in choice.entries:
             link = self._federation.listings.link_to(who[:ID])
@@ -289,6 +295,8 @@ class Sharing:
     def chosen_behind(self, link: Link, entry: Entry) -> bool:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
+        if choice is not None and self._federation.overlays.active:
+            return link.peer is not None and any(who[:ID] == link.peer.id for who, _ in choice.entries)
         link_to = self._federation.listings.link_to
         return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.choice import ID, Choice
-from broker.listings import BEHIND, KNOWN, LIVE, STATE
+from broker.listings import BEHIND, KNOWN, LIVE, ROUTING
 from broker.log import read_link_packets
 from broker.message import Message
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, split_key, subtract
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from broker.log import Entry
     from broker.node import Node, Timer
 
-ASK, ANSWER, BREAK, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7, BEHIND | 8
-"""Kinds of messages to one broker."""
+ASK, ANSWER, BREAK, PIECE, CHANGED = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7, BEHIND | 8, BEHIND | LIVE | 9
+"""Kinds of messages to one broker. CHANGED is BREAK for one origin (8 bytes): its messages come another way from here on."""
 
 ASK_PAUSE = 0.005
 """s; several breaks that one change leads to are one."""
@@ -66,7 +66,6 @@ SMALL = 8 * 1024
 (the queue of a slow link, so that it leaves the live stream) must not stop them."""
 
 STEP = 12 + 6
-ROUTING = STATE + b"routing"
 
 Found = tuple[Message, Choice | None, "Entry | None"]
 """A message, who of shared subscriptions gets it, and the log's entry of it, None when it is not in the log."""
@@ -170,12 +169,13 @@ class Streams:
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
         listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
-        listings.watch(STATE, self._posted)
+        listings.watch(ROUTING[:1], self._posted)
         listings.on_way.append(self._way_changed)
         listings.receive(ASK, self._ask_received)
         listings.receive(ANSWER, self._answer_received)
         listings.receive(PIECE, self._answer_received)
         listings.receive(BREAK, self._break_received)
+        listings.receive(CHANGED, self._changed_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
 
     # ---------------------------------------------------------------- which streams there are
@@ -184,16 +184,20 @@ class Streams:
         if key != ROUTING[1:] or value is None:
             return
         if self.active:
-            self._changed(broker_id)
+            self.changed(broker_id)
         elif value[4:] != b"flood":
             self.activate()
 
     def activate(self) -> None:
-        """Somebody routes by interest."""
+        """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may leave numbers out from now on,
+        and are passed on as they come."""
         if not self.active:
             self.active = True
             for origin, window in self.federation.relay.vector.items():
                 self.met(origin, window)
+            for link in self.node.forwarding:
+                if link.peer is not None:
+                    self.federation.listings.send_over(link, link.peer.id, BREAK, b"")
 
     def met(self, key: bytes, window: Window) -> None:
         """Begin the stream of an origin that has just been met, or of one that floods did for up to now."""
@@ -210,15 +214,19 @@ class Streams:
     # ---------------------------------------------------------------- ways
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if not self.active:
+        if not self.active or self.federation.overlays.active:
             return
         if via is not None:
-            link = self.federation.listings.link_to(broker_id)
-            if link is not None and link.live:
-                self.federation.listings.send(broker_id, BREAK, b"")
-        self._changed(broker_id)
+            self.tell_break(broker_id)
+        self.changed(broker_id)
 
-    def _changed(self, broker_id: bytes) -> None:
+    def tell_break(self, broker_id: bytes) -> None:
+        """Tell a broker that all messages come another way to it from here on, those of the tree."""
+        link = self.federation.listings.link_to(broker_id)
+        if link is not None and link.live:
+            self.federation.listings.send(broker_id, BREAK, b"")
+
+    def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
         for stream in self._all():
             if stream.broker_id == broker_id:
@@ -227,10 +235,10 @@ class Streams:
 
     def entering(self, link: Link) -> None:
         """A link is about to enter the live stream: what goes over it from now on is not what went there before."""
-        if self.active and link.peer is not None:
-            for listing in self.federation.listings.directory.reachable():
-                if listing.via == link.peer.id:
-                    self.federation.listings.send_over(link, listing.id, BREAK, b"")
+        if self.active and link.peer is not None and not self.federation.overlays.active:
+            behind = {listing.id for listing in self.federation.listings.directory.reachable() if listing.via == link.peer.id}
+            for broker_id in sorted(behind | {link.peer.id}):  # the neighbour may not know yet that somebody routes by interest
+                self.federation.listings.send_over(link, broker_id, BREAK, b"")
         link.upto.clear()
 
     def link_down(self, link: Link) -> None:
@@ -240,13 +248,21 @@ class Streams:
                 self.lose(stream)
 
     def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
+        self.activate()
         link = self.federation.listings.arriving
         for stream in self._all():
-            if stream.source is link:
+            if stream.source is link or self.federation.overlays.active:
                 self.lose(stream)
             elif stream.source is None:
                 stream.again = True
                 stream.free = False
+
+    def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) != 8:
+            raise MalformedPacket("message of another way is truncated")
+        for stream in self._all():
+            if stream.broker_id == body:
+                self.lose(stream)
 
     def lose(self, stream: Stream) -> None:
         """What comes of an origin may not be all any more."""
@@ -407,6 +423,7 @@ class Streams:
     def _release(self, stream: Stream, top: int, found: dict[int, Found], now: float) -> list[int]:
         """Deliver up to a number, in order: what was held, and what an answer brought. Returns the numbers that are here."""
         relay = self.federation.relay
+        repeats = self.federation.repeats
         if top > stream.done:
             for entry in relay.log.those({stream.key: [(stream.done + 1, top)]}, stream.broke - 0.001):
                 for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
@@ -421,7 +438,9 @@ class Streams:
                 self._keep(stream, sequence, message, choice, now)
             if message.expired(now) or message.topic[:1] == b"$":
                 continue
-            if choice is not None:
+            if sequence <= repeats.highest.get(stream.key, 0):
+                repeats.deliver(stream.key, sequence, message, choice)
+            elif choice is not None:
                 self.federation.sharing.received(message, choice, ordinary=True)
             else:
                 self.node.fanout.publish(message, ())
@@ -447,12 +466,15 @@ class Streams:
 
     def send_upto(self, link: Link) -> None:
         """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait: some may be dropped."""
-        if not (self.active and link.live) or link.conn.backlog or link.conn.paused:
+        on_ways = link.live or self.federation.overlays.active
+        if not (self.active and on_ways) or link.conn.backlog or link.conn.paused:
             return
         relay = self.federation.relay
         news = []
         for key, window in relay.vector.items():
             stream = window.stream
+            if link not in self.federation.interest.everywhere(key):
+                continue
             if window is relay.own:
                 done = window.top
             elif stream is None or stream.source is None or stream.source is link:

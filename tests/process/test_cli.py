@@ -101,7 +101,7 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
         (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
         (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
         (["run", "--listen", "127.0.0.1:http"], "mqttree: --listen: address '127.0.0.1:http': port 'http' is not a number"),
-        (["run", "--routing", "topic"], "mqttree: --routing: not yet: 'topic'"),
+        (["run", "--routing", "overlay"], "mqttree: --routing: 'overlay' is not one of flood, interest, topic"),
         (["run", "-c", "nowhere.yaml"], "mqttree: cannot read nowhere.yaml: No such file or directory"),
         (["run", "--secret-file", "nowhere"], "mqttree: --secret-file: cannot read nowhere: No such file or directory"),
         (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),

@@ -98,10 +98,12 @@ class Schedule:
             self.groups.build(world.hosts)
 
     def _routing(self, index: int) -> str:
-        """Half of the schedules route by interest; in some, brokers of both kinds make one federation."""
+        """Half of the schedules route by interest, a quarter by topic; in some, brokers of several kinds make one federation."""
         if self.seed % 8 == 7:
             return "interest" if index % 2 else "flood"
-        return "interest" if self.seed % 2 else "flood"
+        if self.seed % 32 == 6:
+            return ("topic", "interest", "topic", "flood")[index % 4]
+        return "interest" if self.seed % 2 else "topic" if self.seed % 4 == 2 else "flood"
 
     def _clients(self) -> None:
         rng, world = self.rng, self.world

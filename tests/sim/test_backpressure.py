@@ -68,7 +68,7 @@ def calm_delay(scene: Slow) -> float:
     return max(g.at - sent[g.number].at for c in scene.clients for g in c.got if g.topic.startswith("calm/"))
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest"])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("brokers", [2, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str) -> None:

@@ -122,7 +122,7 @@ DRAINS: dict[str, tuple[int, list[Event]]] = {
 }
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("seed", (1, 2))
 @pytest.mark.parametrize("name", DRAINS)
 def test_drain(name: str, seed: int, routing: str) -> None:
@@ -150,7 +150,7 @@ def test_a_broker_that_nobody_can_do_without() -> None:
     assert "left are" not in scene.drained(1)
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("index", (0, 2))
 def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -> None:
     """What is published while the others are out of reach for a second is on its way, and the broker stays until it arrived."""
@@ -197,7 +197,7 @@ def test_sessions_stay_until_they_are_fetched() -> None:
     assert scene.world.violations == []
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("seed", (1, 2, 3))
 def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
     """All brokers are restarted, one after the other, and clients go where they are sent, with their sessions: each message that
@@ -239,7 +239,7 @@ def test_drains_among_faults(seed: int) -> None:
                 [(at, part((index,))), (at + rng.uniform(0.3, 3.0), part())],
             )
         )
-    scene = Draining(seed, 5, sorted(events, key=lambda e: e[0]), routing=rng.choice(("flood", "interest")))
+    scene = Draining(seed, 5, sorted(events, key=lambda e: e[0]), routing=rng.choice(("flood", "interest", "topic")))
     scene.strict = False
     scene.length = 12.0
     result = scene.run()

@@ -164,7 +164,7 @@ class Client:
         return found[-1] if found else None
 
 
-@pytest.mark.parametrize("routing", ["flood", "interest"])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
     row = Row(routing=routing)

@@ -46,7 +46,9 @@ class Ways:
 
     def _tree(self) -> list[tuple[int, list[int]]]:
         hosts = self.world.alive()
-        return [(h.index, [self._index(k.peer.id) for k in h.running.forwarding if k.peer is not None]) for h in hosts]
+        keys = [host.running.relay.key for host in hosts]
+        links = ((h.index, k.peer) for h in hosts for key in keys for k in h.running.federation.interest.everywhere(key))
+        return [(index, [self._index(peer.id)]) for index, peer in links if peer is not None]
 
     def check(self, sent: list[Sent]) -> None:
         """Report links that these messages, all that were published meanwhile, crossed in vain, not at all or too often."""
@@ -55,24 +57,24 @@ class Ways:
         expected: Counter[Way] = Counter()
         for message in sent:
             origin = self.world.hosts[message.life[0]]
-            self._expect(origin, None, message.topic, expected)
+            self._expect(origin, None, message.topic, expected, origin.running.relay.key)
         for way in sorted(expected.keys() | self.crossed.keys()):
             if expected[way] != self.crossed[way]:
                 a, b, topic = way
                 text = f"{topic} crossed from b{a} to b{b} {self.crossed[way]} times, not {expected[way]}"
                 self.world.violation("ways", text)
 
-    def _expect(self, host: Host, source: Host | None, topic: str, expected: Counter[Way]) -> bool:
-        """Walk the tree away from `source`; whether somebody from here on wants the topic."""
+    def _expect(self, host: Host, source: Host | None, topic: str, expected: Counter[Way], key: bytes) -> bool:
+        """Walk the tree of an origin away from `source`; whether somebody from here on wants the topic."""
         node = host.running
         wanted = not node.federation.interest.selective or bool(node.fanout.trie.match(topic))
-        for link in node.forwarding:
+        for link in node.federation.interest.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]
             if other is source:
                 continue
             below: Counter[Way] = Counter()
-            if self._expect(other, host, topic, below) or not link.selective:
+            if self._expect(other, host, topic, below, key) or not link.selective:
                 expected[host.index, other.index, topic] += 1
                 expected.update(below)
                 wanted = True

@@ -43,7 +43,7 @@ PRECEDENCE = [
     ("seed", "seed", (["a:1", "b"], (Address("a", 1), Address("b", 1883))), ("c:2,d:3", (Address("c", 2), Address("d", 3))),
      ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))), ()),
     ("advertise", "advertise", ("a:1", Address("a", 1)), ("b:2", Address("b", 2)), ("c:3", Address("c", 3)), None),
-    ("routing", "routing", ("flood", "flood"), ("flood", "flood"), ("flood", "flood"), "flood"),
+    ("routing", "routing", ("topic", "topic"), ("flood", "flood"), ("interest", "interest"), "flood"),
     ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)),
      None),
     ("log_level", "log_level", ("debug", "debug"), ("error", "error"), ("warning", "warning"), "info"),
@@ -103,7 +103,7 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
     [
         ("federation:\n  cluster: a\n  routing: fast\n",
          "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic"),
-        ("federation: {routing: topic}", "config.yaml:1: federation.routing: not yet: 'topic'; this version has flood"),
+        ("federation: {overlay: star}", "config.yaml:1: federation.overlay: 'star' is not one of capability, balance"),
         ("\n\nfederation:\n\n  ruoting: flood", "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?"),
         ("federation:\n  zzz: 1", "config.yaml:2: federation.zzz: unknown key"),
         ("federation:\n  cluster: a\n\n  cluster: b", "config.yaml:4: federation.cluster: is there twice, first in line 2"),
@@ -177,7 +177,6 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"routing": "topic"}, "--routing: not yet: 'topic'; this version has flood"),
         ({"routing": "Flood"}, "--routing: 'Flood' is not one of flood, interest, topic"),
         ({"discovery": ""}, "--discovery: '' is not one of multicast, static, dns, off"),
         ({"listen": "127.0.0.1:0"}, "--listen: address '127.0.0.1:0': port '0' is not a number from 1 to 65535"),

@@ -1,0 +1,225 @@
+"""Brokers under test as processes: how each kind is configured and started in a lab, and what can be done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.netlab.owner import MARK, owner, started
+
+END_SECONDS = 5.0
+ROUTINGS = ("flood", "interest", "topic")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of broker under test. many: several of them act as one. routing: of mqttree."""
+
+    name: str
+    program: str
+    many: bool
+    routing: str | None = None
+
+    def missing(self) -> str:
+        """Return why it cannot be started here, in one line; empty when it can."""
+        if self.program == "mqttree" or shutil.which(self.program, path=search_path()):
+            return ""
+        return f"{self.program} is not installed"
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        *(Kind(f"mqttree-{routing}", "mqttree", True, routing) for routing in ROUTINGS),
+        Kind("mosquitto", "mosquitto", False),
+        Kind("mosquitto-bridges", "mosquitto", True),
+        Kind("amqtt", "amqtt", False),
+    )
+}
+
+
+def search_path() -> str:
+    """Look beside the interpreter first, then where the system keeps its daemons."""
+    beside = str(Path(sys.executable).parent)
+    return os.pathsep.join((beside, os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker of a lab is: its host's address, its ports, and how to step inside its host.
+
+    advertise: the address that others dial. peers: where it dials others (name -> address), for bridges; seeds: for mqttree
+    without multicast.
+    """
+
+    name: str
+    address: str
+    port: int
+    admin: int
+    folder: Path
+    inside: Callable[[], AbstractContextManager[None]]
+    advertise: str | None = None
+    seeds: tuple[str, ...] = ()
+    bridges: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+def mosquitto_configuration(place: Place) -> str:
+    """Return the file for Mosquitto: no limit in flight (2.0.11 loses beyond it), no Nagle, bridges for all topics at QoS 2."""
+    lines = [
+        f"listener {place.port} {place.address}", "allow_anonymous true", "persistence false", "set_tcp_nodelay true",
+        "max_inflight_messages 0", "max_queued_messages 0", "log_dest stderr", "log_type error", "log_type warning",
+    ]  # fmt: skip
+    for number, (address, port) in enumerate(place.bridges.values()):
+        lines += [
+            f"connection {place.name}-{number}", f"address {address}:{port}", "topic # both 2", "try_private true",
+            "start_type automatic", "restart_timeout 1", "keepalive_interval 10", "notifications_local_only true",
+            f"remote_clientid bridge-{place.name}-{number}", "cleansession false",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def amqtt_configuration(place: Place) -> str:
+    """Return the file for amqtt."""
+    return (
+        f"listeners:\n  default:\n    type: tcp\n    bind: {place.address}:{place.port}\n    max_connections: 0\nplugins:\n"
+        "  amqtt.plugins.authentication.AnonymousAuthPlugin:\n    allow_anonymous: true\n"
+    )
+
+
+def command(kind: Kind, place: Place, cluster: str) -> list[str]:
+    """Write the configuration that a broker needs, and return its command."""
+    if kind.program == "mqttree":
+        words = [
+            sys.executable, "-m", "broker.cli", "run", "--listen", f"{place.address}:{place.port}", "--name", place.name,
+            "--admin", f"127.0.0.1:{place.admin}", "--cluster", cluster, "--data-dir", str(place.folder / "data"),
+            "--log-level", "warning", "--routing", kind.routing or "flood",
+        ]  # fmt: skip
+        if place.seeds:
+            words += ["--discovery", "static"] + [word for seed in place.seeds for word in ("--seed", seed)]
+        if place.advertise:
+            words += ["--advertise", place.advertise]
+        return words
+    config = place.folder / "config"
+    config.write_text(mosquitto_configuration(place) if kind.program == "mosquitto" else amqtt_configuration(place))
+    return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
+
+
+class BrokerProcess:
+    """One broker: the same place and command through all of its starts."""
+
+    def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
+        """Start nothing yet."""
+        self.kind, self.place = kind, place
+        place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._command = command(kind, place, cluster)
+        self._log = place.folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.paused = False
+        self.starts = 0
+        self.ticks: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The host that it is on."""
+        return self.place.name
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start it on its host. Raises OSError."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MQTTREE_")} | {MARK: owner()}
+        with self._log.open("ab") as log, self.place.inside():
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.starts += 1
+        self.paused = False
+        self.ticks = started(self.process.pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is there."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait for its end."""
+        self.signal(signal.SIGKILL)
+        self.paused = False
+        if self.process is not None:
+            self.process.wait(END_SECONDS)
+
+    def pause(self) -> None:
+        """SIGSTOP: alive, and deaf and dumb."""
+        self.signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+        self.paused = False
+
+    def said(self) -> str:
+        """The last line of its log."""
+        try:
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1][:300] if lines else ""
+
+    def ended(self) -> str:
+        """How it ended, in one line."""
+        code = self.process.poll() if self.process is not None else None
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+        return f"{self.name} {how}" + (f": {said}" if (said := self.said()) else "")
+
+
+def end_all(brokers: list[BrokerProcess]) -> None:
+    """Kill all of them and wait; measured brokers have nothing to save."""
+    for broker in brokers:
+        broker.signal(signal.SIGKILL)
+    for broker in brokers:
+        if broker.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                broker.process.wait(END_SECONDS)
+
+
+def port_open(place: Place) -> bool:
+    """Whether somebody listens where the broker should (looked up by the kernel's table, so that nobody is disturbed)."""
+    wanted = f":{place.port:04X}"
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), place.inside():
+            for line in Path(f"/proc/thread-self/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(wanted) and words[3] == "0A":
+                    return True
+    return False
+
+
+def wait_listening(brokers: list[BrokerProcess], patience: float) -> str:
+    """Wait until all listen; return what went wrong, in one line, or nothing."""
+    end = time.monotonic() + patience
+    waiting = list(brokers)
+    while waiting:
+        for broker in list(waiting):
+            if not broker.running:
+                return broker.ended()
+            if port_open(broker.place):
+                waiting.remove(broker)
+        if waiting and time.monotonic() > end:
+            return f"{waiting[0].name} did not listen within {patience:g} s" + (f": {s}" if (s := waiting[0].said()) else "")
+        if waiting:
+            time.sleep(0.01)
+    return ""

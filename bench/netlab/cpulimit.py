@@ -1,0 +1,84 @@
+"""A share of a core for a process: by cgroup, else by the program cpulimit, else by stopping and continuing it in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+from bench.netlab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
+
+PERIOD_US = 20_000
+"""of the scheduler; short, so that a small share is no long pause."""
+CYCLE = 0.1
+"""s; of stopping and continuing."""
+
+
+class CpuLimit:
+    """A limit on one process, by the best way that this machine has; `way` says which."""
+
+    def __init__(self, name: str, pid: int, share: float) -> None:
+        """`share`: of one core, above 0. The name has to be unique within this process."""
+        self._pid, self._share = pid, share
+        self._group: Path | None = None
+        self._program: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
+        self.way = self._by_cgroup(name) or self._by_program() or self._by_turns()
+
+    def _by_cgroup(self, name: str) -> str:
+        for root in CGROUPS:
+            group = root / f"{PREFIX}{owner()}-{name}"
+            quota = max(1000, int(self._share * PERIOD_US))
+            try:
+                group.mkdir()
+                if (group / "cpu.max").exists():
+                    (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+                else:
+                    (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                    (group / "cpu.cfs_quota_us").write_text(str(quota))
+                (group / "cgroup.procs").write_text(str(self._pid))
+            except OSError:
+                delete_cgroup(group)
+                continue
+            self._group = group
+            return "cgroup"
+        return ""
+
+    def _by_program(self) -> str:
+        program = shutil.which("cpulimit")
+        if program is None:
+            return ""
+        words = [program, "-p", str(self._pid), "-l", str(max(1, round(self._share * 100))), "-z"]
+        environment = os.environ | {MARK: owner()}
+        with contextlib.suppress(OSError):
+            self._program = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+            )
+            return "cpulimit"
+        return ""
+
+    def _by_turns(self) -> str:
+        threading.Thread(target=self._turn, daemon=True).start()
+        return "SIGSTOP and SIGCONT in turn"
+
+    def _turn(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not self._over.wait(CYCLE * min(1.0, self._share)):
+                os.kill(self._pid, signal.SIGSTOP)
+                self._over.wait(CYCLE * max(0.0, 1 - self._share))
+                os.kill(self._pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Lift it; a cgroup goes once its process has ended."""
+        self._over.set()
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        if self._group is not None:
+            with contextlib.suppress(OSError):
+                (self._group.parent / "cgroup.procs").write_text(str(self._pid))
+            delete_cgroup(self._group)

@@ -1,0 +1,256 @@
+"""A test network that is up: hosts, the network between them, brokers on them, and everything that can be done to these."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.netlab import network, relays
+from bench.netlab.brokers import BrokerProcess, Kind, Place, end_all, wait_listening
+from bench.netlab.cpulimit import CpuLimit
+from bench.netlab.namespaces import Namespace, unsupported
+from bench.netlab.owner import PREFIX, Reaper, owner, remove
+from bench.netlab.topology import Topology
+
+READY_SECONDS = 30.0
+ORDER_SECONDS = 10.0
+ADMIN_PORT = 8080
+WAYS = ("auto", "namespaces", "relays")
+_fork = multiprocessing.get_context("fork")
+_number = iter(range(1_000_000))
+
+
+class LabError(Exception):
+    """The lab could not be brought up, or something in it has broken; one line."""
+
+
+class Lab:
+    """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards, whatever happens."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        kind: Kind,
+        *,
+        on: Iterable[str] | None = None,
+        way: str = "auto",
+        seed: int = 1,
+        recorder: Callable[[], network.Recorder] | None = None,
+    ) -> None:
+        """`on`: hosts that get a broker (None: all that the topology names; the first for a kind that knows no others).
+
+        way: "namespaces" (root), "relays", or the first of them that works; a topology without a network is on the loopback.
+        recorder: makes what takes the trace, in the network's process.
+        """
+        self.topology, self.kind, self.seed = topology, kind, seed
+        self.on = tuple(on) if on is not None else topology.brokers if kind.many else topology.brokers[:1]
+        reason = unsupported() if way != "relays" and topology.network else ""
+        if way == "namespaces" and reason and topology.network:
+            raise LabError(f"no lab of namespaces here: {reason}")
+        self.way = "loopback" if not topology.network else "relays" if reason or way == "relays" else "namespaces"
+        self.why = reason
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.cluster = f"lab-{owner()}-{next(_number)}"
+        self._recorder = recorder
+        self._stack = ExitStack()
+        self._spaces: dict[str, Namespace] = {}
+        self._orders: Any = None
+        self._network: Any = None
+        self._direct: dict[tuple[str, str], int] = {}
+        self._limits: dict[str, CpuLimit] = {}
+        self.removed: list[str] = []
+
+    def __enter__(self) -> Lab:
+        """Make hosts and network, and start the brokers. Raises LabError with one line."""
+        try:
+            self.removed = remove(None)
+            self._reaper = Reaper()
+            self._stack.callback(self._reaper.close)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{owner()}-"))
+            self._folder.chmod(0o755)  # Mosquitto gives up root before it reads on
+            self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            if self.way == "namespaces":
+                self._make_namespaces()
+            elif self.way == "relays":
+                self._make_relays()
+            else:
+                ports = iter(free_ports(2 * len(self.on)))
+                for host in self.on:
+                    self._add(host, Place(host, "127.0.0.1", next(ports), next(ports), self._folder / host, nullcontext))
+            self._stack.callback(lambda: end_all(list(self.brokers.values())))
+            self._stack.callback(lambda: [limit.close() for limit in self._limits.values()])
+        except OSError as error:
+            self._stack.close()
+            raise LabError(f"the lab cannot be brought up: {error.strerror or error}") from error
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start all brokers and wait until they listen. Raises LabError with one line about the first that does not."""
+        if missing := self.kind.missing():
+            raise LabError(missing)
+        try:
+            for broker in self.brokers.values():
+                broker.start()
+        except OSError as error:
+            raise LabError(f"a broker cannot be started: {error}") from error
+        if wrong := wait_listening(list(self.brokers.values()), READY_SECONDS):
+            raise LabError(wrong)
+
+    def inside(self, host: str) -> AbstractContextManager[None]:
+        """Have the calling thread on a host: sockets opened now are this host's."""
+        space = self._spaces.get(host)
+        return space.inside() if space is not None else nullcontext()
+
+    def address(self, host: str, broker: str) -> tuple[str, int]:
+        """Return where clients on a host reach a broker."""
+        place = self.brokers[broker].place
+        if self.way == "relays" and host != broker:
+            return "127.0.0.1", self._direct[host, broker]
+        return place.address, place.port
+
+    def _add(self, host: str, place: Place) -> None:
+        self.brokers[host] = BrokerProcess(self.kind, place, self.cluster)
+
+    def _make_namespaces(self) -> None:
+        for number, host in enumerate(self.topology.hosts, 1):
+            space = self._spaces[host] = Namespace(host, f"10.77.0.{number}")
+            self._stack.callback(space.delete)
+        tuns = {host: space.tun for host, space in self._spaces.items()}
+        addresses = {host: space.address for host, space in self._spaces.items()}
+        for host in self.on:
+            space = self._spaces[host]
+            bridges = {p: (addresses[p], network.MQTT_PORT) for c, p in self._bridges() if c == host}
+            place = Place(host, space.address, network.MQTT_PORT, ADMIN_PORT, self._folder / host, space.inside, bridges=bridges)
+            self._add(host, place)
+        self._serve(network.run, (self.topology, tuns, addresses))
+
+    def _make_relays(self) -> None:
+        hosts, on = self.topology.hosts, self.on
+        pairs = [(host, broker) for host in hosts for broker in on if host != broker]
+        ports = iter(free_ports(3 * len(on) + len(pairs)))
+        targets = {broker: next(ports) for broker in on}
+        admins = {broker: next(ports) for broker in on}
+        named = {broker: next(ports) for broker in on}
+        self._direct = {pair: next(ports) for pair in pairs}
+        routes: relays.Routes = {port: ("", broker) for broker, port in named.items()}
+        routes |= {port: pair for pair, port in self._direct.items()}
+        for broker in on:
+            bridges = {p: ("127.0.0.1", self._direct[broker, p]) for c, p in self._bridges() if c == broker}
+            seeds = tuple(f"127.0.0.1:{port}" for other, port in named.items() if other != broker)
+            place = Place(
+                broker, "127.0.0.1", targets[broker], admins[broker], self._folder / broker, nullcontext,
+                advertise=f"127.0.0.1:{named[broker]}", seeds=seeds, bridges=bridges,
+            )  # fmt: skip
+            self._add(broker, place)
+        self._serve(relays.run, (self.topology, targets, routes))
+
+    def _bridges(self) -> tuple[tuple[str, str], ...]:
+        return self.topology.bridges() if self.kind.many and self.kind.program == "mosquitto" else ()
+
+    def _serve(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._orders, theirs = _fork.Pipe()
+        kept = self._orders
+
+        def child() -> None:
+            self._reaper.let_go()
+            kept.close()
+            target(*arguments, theirs, self._recorder, self.seed)
+
+        sys.stdout.flush()
+        self._network = _fork.Process(target=child, name="network")
+        self._network.start()
+        theirs.close()
+        self._stack.callback(self._end_network)
+        self._answer()
+
+    def _end_network(self) -> None:
+        self._orders.close()
+        self._network.join(5)
+        if self._network.is_alive():
+            self._network.kill()
+            self._network.join()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            if self._orders.poll(ORDER_SECONDS):
+                answer: dict[str, Any] = self._orders.recv()
+                return answer
+        except (EOFError, OSError):
+            pass
+        raise LabError("the network process has ended" if not self._network.is_alive() else "the network process does not answer")
+
+    def order(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Give the network process an order. Raises LabError, ValueError for one that cannot be."""
+        if self._orders is None:
+            raise LabError("there is no network between brokers on the loopback: nothing can be cut or slowed")
+        try:
+            self._orders.send(order)
+        except OSError:
+            raise LabError("the network process has ended") from None
+        return self._answer()
+
+    def totals(self) -> dict[str, Any] | None:
+        """What went through every link, and how late the network process was; None without a network."""
+        return self.order({"do": "totals"}) if self._orders is not None else None
+
+    def set_links(self, pairs: Iterable[tuple[str, str]], *, both: bool = True, **what: Any) -> None:
+        """Change directions of links: open=bool, wire={...} (see `topology.Wire`), heal=True."""
+        listed = [list(pair) for pair in pairs]
+        if both:
+            listed += [[other, one] for one, other in listed]
+        self.order({"do": "set", "pairs": listed, **what})
+
+    def limit_cpu(self, name: str, share: float) -> str:
+        """Give a broker this share of a core (0 or less: all again); return by which way."""
+        limit = self._limits.pop(name, None)
+        if limit is not None:
+            limit.close()
+        process = self.brokers[name].process
+        if share <= 0 or process is None:
+            return ""
+        limit = self._limits[name] = CpuLimit(f"{name}-{next(_number)}", process.pid, share)
+        return limit.way
+
+    def let_go(self) -> None:
+        """In a forked child: hold nothing that keeps the lab up."""
+        self._reaper.let_go()
+        if self._orders is not None:
+            self._orders.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to whoever connects."""
+    source = random.Random(os.getpid() * 1000 + time.monotonic_ns())
+    found: list[int] = []
+    for port in source.sample(range(15000, 32000), 2000):
+        if len(found) == count:
+            return found
+        with suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            found.append(port)
+    raise LabError(f"no {count} free ports")
+
+
+@contextlib.contextmanager
+def running(topology: Topology, kind: Kind, **options: Any) -> Iterator[Lab]:
+    """A lab whose brokers listen."""
+    with Lab(topology, kind, **options) as lab:
+        lab.start()
+        yield lab

@@ -1,0 +1,270 @@
+"""The network between namespaces as one process: it owns every TUN device and moves each IP packet when its time has come."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import heapq
+import os
+import random
+import select
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import psutil
+
+from bench.load.histogram import Histogram
+from bench.netlab.pipe import Pipe
+from bench.netlab.tap import Seen, Tap
+from bench.netlab.topology import Topology
+
+MQTT_PORT = 1883
+_READS = 32  # packets of one device before the next one has its turn
+_SPIN_NS = 60_000  # the last stretch before a due time is spun: waking takes that long
+_REPORT_NS = 1_000_000_000
+_PR_SET_TIMERSLACK = 29
+
+
+class Recorder(Protocol):
+    """What the network tells to whoever keeps the trace (`bench.trace.Writer`)."""
+
+    def forwarded(self, at: int, publisher: int, sequence: int, source: str, target: str, size: int) -> None:
+        """Take a PUBLISH of a generator that was seen on a link."""
+
+    def control(self, at: int, source: str, target: str, kind: str, size: int) -> None:
+        """Take any other MQTT packet."""
+
+    def link(
+        self, at: int, source: str, target: str, packets: int, bytes: int, control_bytes: int, data_bytes: int, dropped: int
+    ) -> None:
+        """Take the cumulative counts of one direction of a link."""
+
+    def resources(self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int) -> None:
+        """Take what a process has used so far."""
+
+    def tick(self) -> None:
+        """Have time."""
+
+    def close(self) -> None:
+        """End well."""
+
+
+class Meter:
+    """Bytes by class and direction, from what the tap saw; tells the recorder."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.recorder = recorder
+        self.now = 0
+        self.control: dict[tuple[str, str], int] = {}
+        self.data: dict[tuple[str, str], int] = {}
+
+    def seen(self, source: str, target: str, what: Seen) -> None:
+        """Book one MQTT packet."""
+        data = what.kind == "publish"
+        book = self.data if data else self.control
+        book[source, target] = book.get((source, target), 0) + what.size
+        if self.recorder is None:
+            return
+        if data and what.publisher >= 0:
+            self.recorder.forwarded(self.now, what.publisher, what.sequence, source, target, what.size)
+        elif not data:
+            self.recorder.control(self.now, source, target, what.kind, what.size)
+
+    def report(self, pipes: dict[tuple[str, str], Pipe]) -> None:
+        """Tell the recorder how every link stands that anything has happened on."""
+        if self.recorder is None:
+            return
+        for (source, target), pipe in pipes.items():
+            dropped = pipe.dropped_loss + pipe.dropped_queue + pipe.dropped_shut
+            if pipe.packets or dropped:
+                key = (source, target)
+                self.recorder.link(
+                    self.now, source, target, pipe.packets, pipe.bytes, self.control.get(key, 0), self.data.get(key, 0), dropped
+                )
+
+    def totals(self, pipes: dict[tuple[str, str], Pipe]) -> dict[str, Any]:
+        """For the lab: counts of each direction that anything has happened on."""
+        return {
+            f"{source}>{target}": {
+                "packets": pipe.packets, "bytes": pipe.bytes, "loss": pipe.dropped_loss, "queue": pipe.dropped_queue,
+                "shut": pipe.dropped_shut, "control_bytes": self.control.get((source, target), 0),
+                "data_bytes": self.data.get((source, target), 0),
+            }
+            for (source, target), pipe in pipes.items()
+            if pipe.packets or pipe.dropped_shut
+        }  # fmt: skip
+
+
+def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
+    """Carry out an order about some directions: {"pairs": [[from, to]...], "open": bool | "heal": true | "wire": {...}}."""
+    for source, target in order["pairs"]:
+        pipe = pipes[source, target]
+        if order.get("heal"):
+            pipe.heal()
+        if "open" in order:
+            pipe.open = order["open"]
+        if "wire" in order:
+            pipe.change(order["wire"])
+
+
+class Network:
+    """Moves packets between TUN devices until its orders end."""
+
+    def __init__(
+        self, topology: Topology, tuns: dict[str, int], addresses: dict[str, str], orders: Connection, recorder: Recorder | None, seed: int
+    ) -> None:
+        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses; `orders`: from the lab."""
+        hosts = topology.hosts
+        self.pipes = {(a, b): Pipe(topology.wire(a, b)) for a in hosts for b in hosts if a != b}
+        self._tuns, self._orders = tuns, orders
+        self._random = random.Random(seed)
+        self._by_address = {bytes(map(int, address.split("."))): host for host, address in addresses.items()}
+        self._brokers = frozenset(topology.brokers)
+        self.meter = Meter(recorder)
+        self._tap = Tap(self.meter.seen, frozenset((MQTT_PORT,)))
+        self._queue: list[tuple[int, int, int, bytes]] = []
+        self._count = 0
+        self.late = Histogram()
+        self._unroutable = self._refused = 0
+
+    def serve(self) -> None:
+        """Run until the other end of the orders closes."""
+        epoll = select.epoll()
+        hosts = {descriptor: host for host, descriptor in self._tuns.items()}
+        for descriptor in hosts:
+            epoll.register(descriptor, select.EPOLLIN)
+        orders = self._orders.fileno()
+        epoll.register(orders, select.EPOLLIN)
+        clock, queue = time.monotonic_ns, self._queue
+        report = clock()
+        own = psutil.Process()
+        while True:
+            now = clock()
+            wait = 0.2 if not queue else min(0.2, (queue[0][0] - now - _SPIN_NS) / 1e9)
+            if wait > 0:
+                select.select([epoll], [], [], wait)  # epoll's own timeout counts in ms
+            for descriptor, _ in epoll.poll(0):
+                host = hosts.get(descriptor)
+                if host is not None:
+                    self._read(descriptor, host)
+                elif not self._order():
+                    self._report(own)
+                    return
+            self._deliver()
+            if now >= report:
+                report = now + _REPORT_NS
+                self._report(own)
+
+    def _report(self, own: psutil.Process) -> None:
+        recorder = self.meter.recorder
+        if recorder is None:
+            return
+        self.meter.now = time.monotonic_ns()
+        self.meter.report(self.pipes)
+        with own.oneshot():
+            cpu = own.cpu_times()
+            recorder.resources(self.meter.now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+        recorder.tick()
+
+    def _read(self, descriptor: int, source: str) -> None:
+        for _ in range(_READS):
+            try:
+                data = os.read(descriptor, 65536)
+            except (BlockingIOError, OSError):
+                return
+            now = self.meter.now = time.monotonic_ns()
+            if len(data) < 20 or data[0] >> 4 != 4:
+                continue
+            if 224 <= data[16] < 240:
+                for target in self._tuns:
+                    if target != source:
+                        self._send(now, source, target, data)
+                continue
+            target = self._by_address.get(data[16:20], "")
+            if not target or target == source:
+                self._unroutable += 1
+                continue
+            if source in self._brokers and target in self._brokers:
+                self._tap.packet(source, target, data)
+            self._send(now, source, target, data)
+
+    def _send(self, now: int, source: str, target: str, data: bytes) -> None:
+        due = self.pipes[source, target].offer(now, len(data), self._random)
+        if due is not None:
+            self._count += 1
+            heapq.heappush(self._queue, (due, self._count, self._tuns[target], data))
+
+    def _deliver(self) -> None:
+        queue, clock = self._queue, time.monotonic_ns
+        while queue:
+            due = queue[0][0]
+            now = clock()
+            if due > now:
+                if due - now > _SPIN_NS:
+                    return
+                while clock() < due:
+                    pass
+            _, _, descriptor, data = heapq.heappop(queue)
+            try:
+                os.write(descriptor, data)
+            except OSError:
+                self._refused += 1
+            self.late.add(clock() - due)
+
+    def _order(self) -> bool:
+        try:
+            order = self._orders.recv()
+        except (EOFError, OSError):
+            return False
+        answer: dict[str, Any] = {}
+        if order["do"] == "set":
+            obey(order, self.pipes)
+        elif order["do"] == "fresh":
+            self.late = Histogram()
+        elif order["do"] == "totals":
+            late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
+            answer = {
+                "links": self.meter.totals(self.pipes), "moved": self.late.total,
+                "late_ms": late | {"max": self.late.maximum / 1e6},
+                "unroutable": self._unroutable, "refused": self._refused, "tap_broken": self._tap.broken,
+            }  # fmt: skip
+        self._orders.send(answer)
+        return True
+
+
+def settle() -> None:
+    """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the brokers where that is allowed."""
+    gc.disable()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
+def run(
+    topology: Topology,
+    tuns: dict[str, int],
+    addresses: dict[str, str],
+    orders: Connection,
+    recorder: Callable[[], Recorder] | None,
+    seed: int,
+) -> None:
+    """The process (forked)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kept = recorder() if recorder is not None else None
+    settle()
+    try:
+        network = Network(topology, tuns, addresses, orders, kept, seed)
+        orders.send({})
+        network.serve()
+    finally:
+        if kept is not None:
+            kept.close()

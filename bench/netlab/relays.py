@@ -1,0 +1,292 @@
+"""The network where there are no namespaces: every connection between hosts runs through this process, which delays its bytes.
+
+Each broker advertises a port of this process; which broker dials there is read in the CONNECT (mqttree's brokers say their names).
+For bridges and clients, which do not, every (host, broker) has a port of its own. As TCP would look: what is lost comes a
+retransmission later, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import psutil
+
+from bench.load.histogram import Histogram
+from bench.netlab.network import Meter, Recorder, obey, settle
+from bench.netlab.pipe import Pipe
+from bench.netlab.tap import Stream, Talk
+from bench.netlab.topology import Topology
+
+NAME = b"\x26\x00\x04name"
+"""A user property of CONNECT on links: what the dialling broker is called."""
+MOST = 8192
+"""bytes that a caller without a name may send before it is let through as nobody's."""
+SEGMENT = 1448
+"""bytes; what the loss of one packet hits."""
+RETRANSMISSION = 200_000_000
+"""ns; Linux' shortest retransmission timeout, to which the round trip is added."""
+Routes = dict[int, tuple[str, str]]
+"""Port -> (who calls there, "" for a broker that says its name; whom it calls)."""
+
+
+class Fine(selectors.EpollSelector):
+    """Waits to the microsecond; epoll's own timeout counts in ms, which would be added to every delay."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As the base class does."""
+        if timeout is not None and timeout > 0:
+            select.select([self.fileno()], [], [], timeout)
+            timeout = 0
+        return super().select(timeout)
+
+
+class End(asyncio.Protocol):
+    """One half of a connection: what comes from `host` goes to the other half, through the pipe of this direction."""
+
+    def __init__(self, relays: Relays, host: str) -> None:
+        self.relays, self.host = relays, host
+        self.other: End | None = None
+        self.transport: asyncio.Transport | None = None
+        self.stream: Stream | None = None
+        self.pipe: Pipe | None = None  # from here to the other host; None: they are one host, or it is not known yet
+        self.early: deque[bytes] = deque()  # what may not go on yet
+        self.ended = False
+        self.full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.transport = None
+        self.ended = True
+        if self.other is None:
+            self.relays.ends.discard(self)
+        else:
+            self.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        self.early.append(data)
+        self.go_on()
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = True
+            self.other.obey()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = False
+            self.other.obey()
+
+    def joined(self, other: End, talk: Talk) -> None:
+        """Begin to pass on: the other half is there."""
+        self.other = other
+        self.pipe = self.relays.pipes.get((self.host, other.host))
+        if self.host in self.relays.brokers and other.host in self.relays.brokers and self.pipe is not None:
+            meter, source, target = self.relays.meter, self.host, other.host
+            self.stream = Stream(talk, lambda seen: meter.seen(source, target, seen))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send on what may go, and keep or take up reading."""
+        if self.other is None or (self.pipe is not None and not self.pipe.open):
+            self.obey()
+            return
+        now = time.monotonic_ns()
+        while self.early:
+            data = self.early.popleft()
+            self.relays.meter.now = now
+            if self.stream is not None:
+                self.stream.feed(data)
+            for at in range(0, len(data), SEGMENT):
+                self.relays.at(self._due(now, min(SEGMENT, len(data) - at)), self.other.write, data[at : at + SEGMENT])
+        if self.ended:
+            self.ended = False
+            self.relays.ends.discard(self)
+            self.relays.at(self._due(now, 0), self.other.close, b"")
+        self.obey()
+
+    def _due(self, now: int, size: int) -> int:
+        pipe = self.pipe
+        if pipe is None:
+            return now
+        late = 0
+        while (due := pipe.offer(now + late, size, self.relays.random)) is None:
+            late += RETRANSMISSION + int(2e6 * pipe.wire.delay_ms)
+        return due
+
+    def write(self, data: bytes) -> None:
+        """Take what has arrived from the other half."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def close(self, _data: bytes) -> None:
+        """The other half has ended."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def obey(self) -> None:
+        """Read on, or do not: what is not read stays with the sender."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        shut = self.pipe is not None and (not self.pipe.open or self.pipe.backlog(time.monotonic_ns()) > self.relays.most(self.pipe))
+        if self.full or shut:
+            self.transport.pause_reading()
+            if self.pipe is not None and self.pipe.open and not self.full:
+                self.relays.loop.call_later(0.01, self.obey)
+        else:
+            self.transport.resume_reading()
+
+
+class Caller(End):
+    """The half towards whoever dials; where that is a broker, its name is read before the other broker is called."""
+
+    def __init__(self, relays: Relays, host: str, callee: str) -> None:
+        super().__init__(relays, host)
+        self.callee = callee
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.relays.ends.add(self)
+        if self.host:
+            self.task = self.relays.loop.create_task(self._call())
+
+    def data_received(self, data: bytes) -> None:
+        self.early.append(data)
+        if self.task is not None:
+            self.go_on()
+            return
+        said = b"".join(self.early)
+        at = said.find(NAME)
+        if at < 0 and len(said) < MOST:
+            return
+        if at >= 0:
+            start = at + len(NAME) + 2
+            length = int.from_bytes(said[start - 2 : start], "big")
+            if len(said) < start + length:
+                return
+            self.host = said[start : start + length].decode(errors="replace")
+        self.task = self.relays.loop.create_task(self._call())
+
+    async def _call(self) -> None:
+        end = End(self.relays, self.callee)
+        try:
+            await self.relays.loop.create_connection(lambda: end, "127.0.0.1", self.relays.targets[self.callee])
+        except OSError:
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        self.relays.ends.add(end)
+        talk = Talk()
+        self.joined(end, talk)
+        end.joined(self, talk)
+
+
+class Relays:
+    """All relayed connections, and what was ordered about them."""
+
+    def __init__(self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int) -> None:
+        """`targets`: where each broker listens on the loopback."""
+        hosts = topology.hosts
+        self.brokers = frozenset(topology.brokers)
+        self.targets = targets
+        self.pipes: dict[tuple[str, str], Pipe] = {}
+        for one in hosts:
+            for other in hosts:
+                if one != other:
+                    self.pipes[one, other] = Pipe(topology.wire(one, other))
+        self.meter = Meter(recorder)
+        self.random = random.Random(seed)
+        self.ends: set[End] = set()
+        self.late = Histogram()
+        self.loop = asyncio.get_running_loop()
+
+    def most(self, pipe: Pipe) -> float:
+        """Bytes that may wait for a pipe's rate before reading stops; far from what the pipe would drop."""
+        return pipe.wire.queue_kb * 1024 / 4
+
+    def at(self, due: int, call: Callable[[bytes], None], data: bytes) -> None:
+        """Call at a time (ns)."""
+        self.loop.call_at(due / 1e9, self._now, due, call, data)
+
+    def _now(self, due: int, call: Callable[[bytes], None], data: bytes) -> None:
+        self.late.add(time.monotonic_ns() - due)
+        call(data)
+
+    def order(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one order of the lab (as `bench.netlab.network` does)."""
+        if order["do"] == "set":
+            obey(order, self.pipes)
+            for end in list(self.ends):
+                end.go_on()
+        elif order["do"] == "fresh":
+            self.late = Histogram()
+        elif order["do"] == "totals":
+            late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
+            return {
+                "links": self.meter.totals(self.pipes), "moved": self.late.total,
+                "late_ms": late | {"max": self.late.maximum / 1e6}, "unroutable": 0, "refused": 0, "tap_broken": 0,
+            }  # fmt: skip
+        return {}
+
+
+async def serve(
+    topology: Topology, targets: dict[str, int], routes: Routes, orders: Connection, recorder: Recorder | None, seed: int
+) -> None:
+    """Listen and obey until there is nobody who gives orders."""
+    loop = asyncio.get_running_loop()
+    relays = Relays(topology, targets, recorder, seed)
+    for port, (host, callee) in routes.items():
+        await loop.create_server(lambda host=host, callee=callee: Caller(relays, host, callee), "127.0.0.1", port)  # type: ignore[misc]
+    end: asyncio.Future[None] = loop.create_future()
+
+    def order() -> None:
+        try:
+            orders.send(relays.order(orders.recv()))
+        except (EOFError, OSError):
+            loop.remove_reader(orders.fileno())
+            end.set_result(None)
+
+    loop.add_reader(orders.fileno(), order)
+    orders.send({})
+    own = psutil.Process(os.getpid())
+    while not end.done():
+        if recorder is not None:
+            relays.meter.now = time.monotonic_ns()
+            relays.meter.report(relays.pipes)
+            cpu = own.cpu_times()
+            recorder.resources(relays.meter.now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+            recorder.tick()
+        await asyncio.wait([end], timeout=1.0)
+
+
+def run(
+    topology: Topology,
+    targets: dict[str, int],
+    routes: Routes,
+    orders: Connection,
+    recorder: Callable[[], Recorder] | None,
+    seed: int,
+) -> None:
+    """The process (forked)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kept = recorder() if recorder is not None else None
+    try:
+        settle()
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Fine())) as runner:
+            runner.run(serve(topology, targets, routes, orders, kept, seed))
+    finally:
+        if kept is not None:
+            kept.close()

@@ -1,0 +1,187 @@
+"""Reads along what brokers say to each other: TCP segments put in order, MQTT packets told apart. Pure.
+
+The same measure for every kind of broker: a PUBLISH of an application is data, everything else is signalling, also a PUBLISH
+whose topic begins with $.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bench.load.packets import header
+
+MAX_HELD = 512
+"""Segments out of order that are kept for one direction; beyond that it is given up and counted."""
+MAX_HEAD = 70_000
+"""bytes of a packet that are looked at: a topic and properties fit, a payload need not."""
+KINDS = {
+    1: "connect", 2: "ack", 3: "publish", 4: "ack", 5: "ack", 6: "ack", 7: "ack", 8: "subscribe", 9: "ack", 10: "subscribe",
+    11: "ack", 12: "pingreq", 13: "pingresp", 14: "other", 15: "other",
+}  # fmt: skip
+
+
+class Seen(NamedTuple):
+    """One MQTT packet on a link. size: all its bytes; publisher and sequence: of a generator's message, else -1."""
+
+    kind: str
+    size: int
+    publisher: int = -1
+    sequence: int = -1
+
+
+OnSeen = Callable[[str, str, Seen], None]
+"""(from host, to host, what)"""
+
+
+class Talk:
+    """What both directions of a connection share: the MQTT version."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 4
+
+
+class Stream:
+    """One direction of a connection, in order."""
+
+    __slots__ = ("_data", "_on_packet", "_skip", "_talk", "broken")
+
+    def __init__(self, talk: Talk, on_packet: Callable[[Seen], None]) -> None:
+        self._talk, self._on_packet = talk, on_packet
+        self._data = bytearray()
+        self._skip = 0
+        self.broken = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; a stream that is no MQTT is given up."""
+        if self.broken:
+            return
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        buffer = self._data
+        buffer += data
+        pos, end = 0, len(buffer)
+        while pos < end:
+            try:
+                head = header(buffer, pos, end)
+            except ValueError:
+                self.broken = True
+                buffer.clear()
+                return
+            if head is None:
+                break
+            body, stop = head
+            if stop > end and end - body < min(stop - body, MAX_HEAD):
+                break
+            self._on_packet(self._look(pos, body, min(stop, end), stop - pos))
+            if stop > end:
+                self._skip, stop = stop - end, end
+            pos = stop
+        del buffer[:pos]
+
+    def _look(self, pos: int, body: int, end: int, size: int) -> Seen:
+        buffer = self._data
+        kind = buffer[pos] >> 4
+        if kind == 1 and end >= body + 7:
+            at = body + 2 + int.from_bytes(buffer[body : body + 2], "big")
+            self._talk.version = buffer[at] & 0x7F if at < end else 4
+        if kind != 3:
+            return Seen(KINDS.get(kind, "other"), size)
+        length = int.from_bytes(buffer[body : body + 2], "big")
+        if length and buffer[body + 2] == 0x24:  # $
+            return Seen("other", size)
+        at = body + 2 + length + (2 if buffer[pos] & 6 else 0)
+        if self._talk.version == 5:
+            width = shift = 0
+            while at < end:
+                byte = buffer[at]
+                width |= (byte & 0x7F) << shift
+                at, shift = at + 1, shift + 7
+                if byte < 0x80 or shift > 21:
+                    break
+            at += width
+        if at + 8 > end:
+            return Seen("publish", size)
+        number = int.from_bytes(buffer[at : at + 8], "big")
+        return Seen("publish", size, number >> 48, number & 0xFFFF_FFFF_FFFF)
+
+
+class Flow:
+    """One direction of a TCP connection: segments in, bytes in order out."""
+
+    __slots__ = ("_held", "_next", "stream")
+
+    def __init__(self, stream: Stream, first: int) -> None:
+        self.stream = stream
+        self._next = first
+        self._held: dict[int, bytes] = {}
+
+    def segment(self, number: int, data: bytes) -> None:
+        """Take a segment; what was there before is not counted again."""
+        behind = (number - self._next) & 0xFFFF_FFFF
+        if behind >= 0x8000_0000:  # (partly) repeated
+            data = data[0x1_0000_0000 - behind :]
+        elif behind:
+            if len(self._held) < MAX_HELD:
+                self._held.setdefault(number, data)
+            else:
+                self.stream.broken = True
+            return
+        while data:
+            self._next = (self._next + len(data)) & 0xFFFF_FFFF
+            self.stream.feed(data)
+            data = self._following()
+
+    def _following(self) -> bytes:
+        """What was held and goes on where we are."""
+        for number in [n for n in self._held if ((n - self._next) & 0xFFFF_FFFF) >= 0x8000_0000 or n == self._next]:
+            data = self._held.pop(number)[(self._next - number) & 0xFFFF_FFFF :]
+            if data:
+                return data
+        return b""
+
+
+class Tap:
+    """All connections between brokers, from their IP packets."""
+
+    def __init__(self, on_seen: OnSeen, ports: frozenset[int]) -> None:
+        """`on_seen` is told of every MQTT packet; `ports`: where brokers listen."""
+        self._on_seen = on_seen
+        self._ports = ports
+        self._flows: dict[bytes, Flow] = {}
+        self._talks: dict[bytes, Talk] = {}
+        self.broken = 0
+
+    def packet(self, source: str, target: str, data: bytes) -> None:
+        """Take one IPv4 packet from a host to another; what is not TCP with one of the ports is passed over."""
+        if len(data) < 40 or data[9] != 6:
+            return
+        start = (data[0] & 15) * 4
+        ports = data[start : start + 4]
+        if int.from_bytes(ports[:2], "big") not in self._ports and int.from_bytes(ports[2:], "big") not in self._ports:
+            return
+        key = data[12:20] + ports
+        flags = data[start + 13]
+        number = int.from_bytes(data[start + 4 : start + 8], "big")
+        if flags & 2:  # SYN
+            back = data[16:20] + data[12:16] + ports[2:] + ports[:2]
+            talk = self._talks.get(back) if flags & 16 else None
+            talk = self._talks[key] = talk or Talk()
+            stream = Stream(talk, lambda seen: self._on_seen(source, target, seen))
+            self._flows[key] = Flow(stream, (number + 1) & 0xFFFF_FFFF)
+            return
+        flow = self._flows.get(key)
+        if flow is None:
+            return
+        payload = data[start + (data[start + 12] >> 4) * 4 : int.from_bytes(data[2:4], "big")]
+        if payload:
+            flow.segment(number, payload)
+        if flow.stream.broken:
+            self.broken += 1
+        if flags & 4 or flow.stream.broken:  # RST
+            self._flows.pop(key, None)
+            self._talks.pop(key, None)

@@ -1,0 +1,93 @@
+"""Rows on their way into a trace: kept as plain integers while events come, made into Arrow columns a batch at a time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import pyarrow as pa
+
+from bench.trace.schema import DICTIONARY_COLUMNS, KINDS, SCHEMA
+
+COMMON = ("scenario", "run", "host", "process", "kind")
+_NUMBERS = ("at", "publisher", "sequence", "shape")
+
+
+class Batch:
+    """Events of one frequent kind. What repeats from event to event (client, topic, size, ...) is kept once, as a shape.
+
+    flat: at, publisher, sequence, shape of the first event, then those of the second, ...
+    """
+
+    __slots__ = ("columns", "flat", "kind", "shapes")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.columns = tuple(name for name in KINDS[kind] if name not in _NUMBERS)
+        self.flat: list[int] = []
+        self.shapes: dict[tuple[Any, ...], int] = {}
+
+    def add(self, at: int, publisher: int, sequence: int, shape: tuple[Any, ...]) -> int:
+        """Append one event; return four times the number of events that wait."""
+        number = self.shapes.get(shape)
+        self.flat.extend((at, publisher, sequence, self.new(shape) if number is None else number))
+        return len(self.flat)
+
+    def new(self, shape: tuple[Any, ...]) -> int:
+        """Return the number of a shape that is not known yet."""
+        number = self.shapes[shape] = len(self.shapes)
+        return number
+
+    def add_run(self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]) -> int:
+        """Append `count` events at one time, of neighbouring sequence numbers."""
+        number = self.shapes.setdefault(shape, len(self.shapes))
+        numbers = zip(repeat(at, count), repeat(publisher), range(first, first + count), repeat(number), strict=False)
+        self.flat.extend(chain.from_iterable(numbers))
+        return len(self.flat)
+
+    def take(self) -> dict[str, pa.Array]:
+        """Return the columns of what waits, and forget it."""
+        numbers = array("q", self.flat)
+        shapes = _integers(numbers[3::4])
+        found = {"at": _integers(numbers[0::4])}
+        if "publisher" in KINDS[self.kind]:
+            found["publisher"] = _integers(numbers[1::4]).cast(pa.int32())
+            found["sequence"] = _integers(numbers[2::4])
+        for name, values in zip(self.columns, zip(*self.shapes, strict=True), strict=True):
+            found[name] = column(name, values, shapes)
+        self.flat.clear()
+        self.shapes.clear()
+        return found
+
+
+def _integers(values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def column(name: str, values: Sequence[Any], which: pa.Array | None = None) -> pa.Array:
+    """Return a column of the schema's type; `which`: for each row the index of its value (None: all in turn)."""
+    if name not in DICTIONARY_COLUMNS:
+        found = pa.array(values, SCHEMA.field(name).type)
+        return found if which is None else found.take(which)
+    words: dict[str, int] = {}
+    indices = pa.array([None if word is None else words.setdefault(word, len(words)) for word in values], pa.int32())
+    return pa.DictionaryArray.from_arrays(indices if which is None else indices.take(which), pa.array(list(words), pa.string()))
+
+
+def rows(kind: str, events: Sequence[dict[str, Any]]) -> dict[str, pa.Array]:
+    """Return the columns of events of a rare kind."""
+    return {name: column(name, [event.get(name) for event in events]) for name in ("at", *KINDS[kind])}
+
+
+def complete(columns: dict[str, pa.Array], constants: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch with all columns of the schema; constants: the values of COMMON."""
+    count = len(columns["at"])
+    zeros = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
+    found = columns | {
+        name: pa.DictionaryArray.from_arrays(zeros, pa.array([word], pa.string()))
+        for name, word in zip(COMMON, constants, strict=True)
+    }
+    arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -1,0 +1,343 @@
+"""What a process saw, into Parquet files: events are collected in batches, encoded by a thread, and complete files appear by renaming."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.trace.batches import Batch, complete, rows
+from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
+
+BATCH = 4096
+"""Events of one kind that are made into columns at a time: a pause of the writing process of about 1 ms."""
+ROW_GROUP = 65_536
+"""Rows that are encoded at a time. A row group has one kind of event, so that readers skip what they do not want."""
+FILE_ROWS = 4_000_000
+"""Rows after which a new file is begun, whatever the time."""
+QUEUE = 64
+"""Batches that may wait for the encoding thread; after that the writing process waits, and says so in a note."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
+_UNCLEAR = -1
+
+
+class TraceError(Exception):
+    """A trace cannot be written: no space, no right."""
+
+
+class Writer:
+    """The trace of one process, used by one thread. Every `at` is in ns of time.monotonic_ns().
+
+    directory: the run's folder of traces. host: names the clock, so everything on one machine has the same.
+    batch: events of a kind to a batch. rotate_s: a file is completed after this time; what is younger dies with a process that is
+    killed. Raises ValueError for names that cannot stand in a path, TraceError from any method when the disk does not take it.
+    """
+
+    def __init__(
+        self, directory: Path, *, run: str, scenario: str, process: str, host: str = "local", batch: int = BATCH, rotate_s: float = 5.0
+    ) -> None:
+        for word in (run, scenario, process):
+            if not _NAME.fullmatch(word):
+                raise ValueError(f"a trace cannot be named {word!r}: letters, digits and . , + - _ only")
+        self._constants = (scenario, run, host, process)
+        self._names = iter_names(directory / f"scenario={scenario}" / f"run={run}", process)
+        self._published, self._accepted, self._delivered, self._forwarded, self._control = self._batches = [
+            Batch(kind) for kind in ("published", "accepted", "delivered", "forwarded", "control")
+        ]
+        self._full = 4 * batch
+        self._rare: dict[str, list[dict[str, Any]]] = {}
+        self._rotate_ns = int(rotate_s * 1e9)
+        now = time.monotonic_ns()
+        self._due = now + self._rotate_ns
+        offset = time.time_ns() - time.monotonic_ns()
+        self._metadata = metadata(scenario, run, host, process, offset)
+        self._queue: queue.Queue[pa.RecordBatch | bool] = queue.Queue(QUEUE)
+        self._failure: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.rows = 0
+        self.held_ns = 0
+        """How long this process had to wait for its encoding thread."""
+        self._event("began", now, offset_ns=offset)
+
+    # Frequent kinds; the first three spell out Batch.add, which saves a tenth of an event's cost
+
+    def published(
+        self, at: int, publisher: int, sequence: int, client: str, broker: str, topic: str, qos: int, size: int, flow: str = ""
+    ) -> None:
+        """Note a message that a client publishes (at: when it should go out, where that is planned); size of its payload."""
+        batch, shape = self._published, (client, broker, topic, qos, size, flow)
+        number = batch.shapes.get(shape)
+        if number is None:
+            number = batch.new(shape)
+        flat = batch.flat
+        flat.extend((at, publisher, sequence, number))
+        if len(flat) >= self._full:
+            self._flush(batch)
+
+    def accepted(self, at: int, publisher: int, sequence: int, client: str, broker: str) -> None:
+        """Note that the broker has acknowledged a message (PUBACK, PUBCOMP)."""
+        batch, shape = self._accepted, (client, broker)
+        number = batch.shapes.get(shape)
+        if number is None:
+            number = batch.new(shape)
+        flat = batch.flat
+        flat.extend((at, publisher, sequence, number))
+        if len(flat) >= self._full:
+            self._flush(batch)
+
+    def delivered(
+        self, at: int, publisher: int, sequence: int, client: str, broker: str, topic: str, qos: int, size: int, dup: bool = False
+    ) -> None:
+        """Note that a client was sent a message by its broker."""
+        batch, shape = self._delivered, (client, broker, topic, qos, size, dup)
+        number = batch.shapes.get(shape)
+        if number is None:
+            number = batch.new(shape)
+        flat = batch.flat
+        flat.extend((at, publisher, sequence, number))
+        if len(flat) >= self._full:
+            self._flush(batch)
+
+    def forwarded(self, at: int, publisher: int, sequence: int, source: str, target: str, size: int) -> None:
+        """Note a message on a link; publisher and sequence -1 if they cannot be read; size of the packet."""
+        if self._forwarded.add(at, publisher, sequence, (source, target, size)) >= self._full:
+            self._flush(self._forwarded)
+
+    def control(self, at: int, source: str, target: str, kind: str, size: int) -> None:
+        """Note a packet on a link that is no PUBLISH."""
+        if self._control.add(at, _UNCLEAR, _UNCLEAR, (source, target, kind, size)) >= self._full:
+            self._flush(self._control)
+
+    def published_run(
+        self, at: int, publisher: int, first: int, count: int, client: str, broker: str, topic: str, qos: int, size: int, flow: str = ""
+    ) -> None:
+        """Note `count` messages at once, numbered from `first`."""
+        if self._published.add_run(at, publisher, first, count, (client, broker, topic, qos, size, flow)) >= self._full:
+            self._flush(self._published)
+
+    def accepted_run(self, at: int, publisher: int, first: int, count: int, client: str, broker: str) -> None:
+        """Note the acknowledgements of `count` messages, numbered from `first`."""
+        if self._accepted.add_run(at, publisher, first, count, (client, broker)) >= self._full:
+            self._flush(self._accepted)
+
+    def delivered_run(
+        self, at: int, publisher: int, first: int, count: int, client: str, broker: str, topic: str, qos: int, size: int,
+        dup: bool = False,
+    ) -> None:  # fmt: skip
+        """Note `count` messages that were sent to a client, numbered from `first`."""
+        if self._delivered.add_run(at, publisher, first, count, (client, broker, topic, qos, size, dup)) >= self._full:
+            self._flush(self._delivered)
+
+    # Rare kinds
+
+    def clock(self, at: int, host: str, offset_ns: int, error_ns: int) -> None:
+        """Note what has to be added to a host's `at` for the common time, and how wrong that may be (bench.trace.clock)."""
+        self._event("clock", at, host=host, offset_ns=offset_ns, error_ns=error_ns)
+
+    def subscribed(self, at: int, client: str, broker: str, filter: str, qos: int) -> None:
+        """Note a SUBACK; the filter as the client sent it."""
+        self._event("subscribed", at, client=client, broker=broker, topic=filter, qos=qos)
+
+    def unsubscribed(self, at: int, client: str, broker: str, filter: str) -> None:
+        """Note that what is published from now on need not come any more."""
+        self._event("unsubscribed", at, client=client, broker=broker, topic=filter)
+
+    def link(
+        self, at: int, source: str, target: str, packets: int, bytes: int, control_bytes: int, data_bytes: int, dropped: int
+    ) -> None:
+        """Note how much has gone from one broker to another so far."""
+        self._event(
+            "link", at, broker=source, peer=target, count=packets, size=bytes, control_bytes=control_bytes, data_bytes=data_bytes,
+            dropped=dropped,
+        )  # fmt: skip
+
+    def counted(self, at: int, broker: str, name: str, value: int) -> None:
+        """Note a broker's own counter."""
+        self._event("counted", at, broker=broker, name=name, count=value)
+
+    def role(self, at: int, broker: str, peer: str, role: str, root: str) -> None:
+        """Note the new role of a broker's link; peer "" and role "state:..." for a new state of the broker itself."""
+        self._event("role", at, broker=broker, peer=peer, name=role, detail=root)
+
+    def agreed(self, at: int, brokers: int, root: str) -> None:
+        """Note that all living brokers agree on a tree, which they did not before."""
+        self._event("agreed", at, count=brokers, detail=root)
+
+    def fault(self, at: int, kind: str, target: str, detail: str = "") -> None:
+        """Note a fault, or what undoes one; docs/traces.md has the kinds."""
+        self._event("fault", at, name=kind, broker=target, detail=detail)
+
+    def resources(self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int = 0) -> None:
+        """Note a process's CPU time so far (s) and its resident memory (bytes); role broker, generator, network, ..."""
+        self._event("resources", at, broker=process, name=role, cpu_s=cpu_s, rss=rss, threads=threads)
+
+    def note(self, at: int, text: str) -> None:
+        """Note anything odd, for people."""
+        self._event("note", at, detail=text)
+
+    # Files
+
+    def tick(self) -> None:
+        """Complete a file if it is time to; to be called now and then."""
+        if time.monotonic_ns() >= self._due:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Complete the file: what was noted until now is safe, and visible to readers."""
+        self._flush_all()
+        self._put(True)
+        self._due = time.monotonic_ns() + self._rotate_ns
+
+    def close(self) -> None:
+        """Complete the last file and say that this was all."""
+        if self._closed:
+            return
+        self._closed = True
+        now = time.monotonic_ns()
+        if self.held_ns > 1_000_000:
+            self.note(now, f"the trace's writer held its process for {self.held_ns / 1e6:.0f} ms")
+        count = self.rows + sum(len(batch.flat) // 4 for batch in self._batches) + sum(map(len, self._rare.values())) + 1
+        self._event("ended", now, count=count)
+        self._flush_all()
+        self._put(False)
+        assert self._thread is not None
+        self._thread.join()
+        self._check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _event(self, kind: str, at: int, host: str | None = None, **values: Any) -> None:
+        name = kind if host is None else f"{kind} {host}"
+        waiting = self._rare.setdefault(name, [])
+        waiting.append({"at": at, **values})
+        if len(waiting) >= self._full // 4:
+            self._flush_rare(name)
+
+    def _flush(self, batch: Batch) -> None:
+        self._send(batch.kind, batch.take())
+
+    def _flush_rare(self, name: str) -> None:
+        kind, _, host = name.partition(" ")
+        self._send(kind, rows(kind, self._rare.pop(name)), host)
+
+    def _flush_all(self) -> None:
+        for batch in self._batches:
+            if batch.flat:
+                self._flush(batch)
+        for name in list(self._rare):
+            self._flush_rare(name)
+
+    def _send(self, kind: str, columns: dict[str, pa.Array], host: str = "") -> None:
+        scenario, run, own, process = self._constants
+        found = complete(columns, (scenario, run, host or own, process, kind))
+        self.rows += found.num_rows
+        self._put(found)
+
+    def _put(self, item: pa.RecordBatch | bool) -> None:
+        self._check()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._encode, name="trace", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            began = time.monotonic_ns()
+            self._queue.put(item)
+            self.held_ns += time.monotonic_ns() - began
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise TraceError(f"the trace cannot be written: {self._failure}") from self._failure
+
+    def _encode(self) -> None:
+        """Write what comes, in the thread; after a failure, take it and throw it away."""
+        file = File(self._names, self._metadata)
+        while True:
+            item = self._queue.get()
+            try:
+                if isinstance(item, bool):
+                    file.complete()
+                elif self._failure is None:
+                    file.write(item)
+            except (OSError, pa.ArrowException) as error:
+                self._failure = error
+            if item is False:
+                return
+
+
+def iter_names(folder: Path, process: str) -> Callable[[], Path]:
+    """Return what makes the paths of a process's files, one after the other; never one that is there."""
+    number = -1
+
+    def following() -> Path:
+        nonlocal number
+        number += 1
+        while (path := folder / f"{process}-{number:05d}.parquet").exists():
+            number += 1
+        return path
+
+    return following
+
+
+class File:
+    """The file that is being written, as .NAME.part, which readers do not take for a trace."""
+
+    def __init__(self, names: Callable[[], Path], about: dict[bytes, bytes]) -> None:
+        self._names, self._schema = names, SCHEMA.with_metadata(about)
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._writer: pq.ParquetWriter | None = None
+        self._path = self._part = Path()
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch; write a row group when its kind has enough of them."""
+        if self._writer is None:
+            self._open()
+        kind = batch.column("kind")[0].as_py()
+        waiting = self._waiting.setdefault(kind, [])
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= ROW_GROUP:
+            self._group(kind)
+        if self._rows >= FILE_ROWS:
+            self.complete()
+
+    def complete(self) -> None:
+        """Write what waits and let the file appear under its name."""
+        if self._writer is None:
+            return
+        for kind in list(self._waiting):
+            self._group(kind)
+        self._writer.close()
+        self._writer = None
+        os.replace(self._part, self._path)
+
+    def _open(self) -> None:
+        self._path = self._names()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._part = self._path.with_name(f".{self._path.name}.part")
+        self._rows = 0
+        self._writer = pq.ParquetWriter(
+            self._part, self._schema, compression="zstd", compression_level=1, use_dictionary=DICTIONARY_COLUMNS,
+            column_encoding={"at": "DELTA_BINARY_PACKED", "sequence": "DELTA_BINARY_PACKED"}, write_statistics=["kind", "at"],
+        )  # fmt: skip
+
+    def _group(self, kind: str) -> None:
+        table = pa.Table.from_batches(self._waiting.pop(kind)).unify_dictionaries()
+        self._rows += table.num_rows
+        assert self._writer is not None
+        self._writer.write_table(table.replace_schema_metadata(self._schema.metadata), row_group_size=ROW_GROUP)

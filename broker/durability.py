@@ -1,0 +1,514 @@
+"""Durability: what this broker promises is written before it is said (docs/decisions/0021). Pure; `broker.disk` writes.
+
+What sessions, retained messages and the relay's log change is recorded, and all records of one turn of the loop become one frame.
+Who caused a record waits: what its connection is sent from then on is held until the frame is safe, all acknowledgements in
+their order. "Safe" is the driver's word: handed to the kernel (async) or on the disk (sync). Nobody else waits for a disk.
+
+    frames    OK: written                      a write fails -> BROKEN: dropped; acknowledgements go out (async) or wait (sync)
+              BROKEN: a new generation is tried every second -> RECOVERING: written, and everything is said once (checkpoint)
+              RECOVERING: the checkpoint is safe -> OK, and what waited goes out
+
+    checkpoint  a new generation begins with the next frame; in steps, each session, each retained topic and each message of
+                the relay's log is recorded as it is now, between the records of what goes on; WHOLE ends it. When that is safe,
+                older generations are deleted. It is due when the journal is FACTOR times as large as the last one was.
+
+Invariants: a connection with bytes held has a `gate` that is not 0; marks (numbers of frames) of what is held never fall; a
+record that refers to a message comes behind that message in the same generation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.clock import LOGICAL
+from broker.connection import Connection
+from broker.digests import Mark
+from broker.effects import Append, Begin, Discard
+from broker.journal import (
+    CLEAN,
+    HAS_WILL,
+    NAMED,
+    NEW,
+    LoggedRecord,
+    MessageRecord,
+    OutgoingRecord,
+    RetainedRecord,
+    RunRecord,
+    SessionRecord,
+    SubscribedRecord,
+    encode_end,
+    encode_frame,
+    encode_incoming,
+    encode_pumped,
+    encode_seen,
+    encode_sent_run,
+    encode_settled,
+    encode_unsubscribed,
+    encode_whole,
+)
+from broker.keptsession import KeptSession
+from broker.message import Message
+from broker.origin import encode_vector, split_key
+from broker.recovery import Image, Recovery, encode_will
+from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.sessionstate import offered
+
+if TYPE_CHECKING:
+    from broker.batch import Batch
+    from broker.fanout import Route
+    from broker.log import Entry
+    from broker.node import Node
+
+OK, BROKEN, RECOVERING = range(3)
+
+FACTOR = 2.0
+"""How many times the last checkpoint's size a journal may have: each byte is written up to one and a half times."""
+SMALLEST = 32 * 1024 * 1024
+"""bytes; a journal that is smaller is read in a moment."""
+STEP_BYTES = 128 * 1024
+STEP_ITEMS = 400
+STEP = 0.01
+"""Bytes or items of a checkpoint in one step, about a ms of work, and s until the next."""
+AHEAD = 8 * 1024 * 1024
+"""bytes on their way to the disk with which a checkpoint waits."""
+RETRY = 1.0
+"""s until a new generation is tried after a failure."""
+FILES = 8
+"""generations (starts of the broker) after which a checkpoint puts everything into one."""
+
+
+class Durability:
+    """The journal of one node."""
+
+    def __init__(self, node: Node, *, sync: bool) -> None:
+        """`sync`: what the driver says is safe survives a power cut, so that acknowledgements wait while it cannot write."""
+        self.node = node
+        self.sync = sync
+        self.state = OK
+        self.mark = 0  # of the last frame
+        self.safe = 0  # the highest mark that the driver has reported
+        self.sessions: dict[int, KeptSession] = {}
+        self._records: list[bytes] = []
+        self._size = 0  # bytes of these
+        self._under_way: deque[tuple[int, int]] = deque()  # mark and bytes of frames that the driver has
+        self._pending = 0  # bytes of these
+        self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
+        self._held_bytes: dict[Connection, int] = {}
+        self._number = 0  # of the last message,
+        self._session = 0  # and the last session
+        self._seen: set[bytes] = set()  # origins of which something came since the last frame
+        self._generation = 0
+        self._written = 0  # bytes since the last checkpoint began
+        self._whole = 0  # bytes of the last one
+        self._first = 1  # number of the first message that is in this generation
+        self._again: set[int] = set()  # lower ones that are in it, too
+        self._plan: Iterator[int] | None = None  # of a checkpoint that is under way
+        self._said = 0  # bytes of it
+        self._until = 0  # mark of its end; 0: not yet
+        self._resting = False  # acknowledgements have waited for a disk that takes nothing
+
+    # ---------------------------------------------------------------- start
+
+    def begin(self, image: Image, generation: int, files: int, size: int, now: float) -> None:
+        """Make the node what an image says, and go on in `generation`, the first that is not there. `files`, `size`: generations
+        that are there, and their bytes."""
+        self._number, self._session = image.numbers
+        self._first = 1
+        self._generation = generation
+        self._whole, self._written = image.size, size
+        for number, session in Recovery(self.node, image, now).run():
+            self._adopt(session, number)
+        self.node.relay.restore(image.logged, image.seen.values(), now)
+        self.node.effects.append(Begin(generation))
+        if files >= FILES:
+            self._checkpoint(begun=True)
+
+    def _adopt(self, session: Session, number: int) -> None:
+        session.__class__ = KeptSession  # the same slots: those that are not kept pay nothing
+        assert isinstance(session, KeptSession)
+        session.keeper = self
+        session.number = number
+        self.sessions[number] = session
+
+    # ---------------------------------------------------------------- who waits
+
+    def promise(self) -> None:
+        """Hold what the connection whose bytes are being handled is sent from now on, until what is recorded now is safe."""
+        conn = self.node.current
+        if conn is None or conn in self.node.links_by_connection:
+            return
+        conn.gate = self.mark + 1
+        if self._pending > limits.JOURNAL_BACKLOG_BYTES:
+            self.node.hold(conn, self)
+
+    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
+        """Take the outbox of a connection whose gate is not 0."""
+        if conn.gate <= self.safe:
+            conn.gate = 0
+            conn.flush(outbox)
+            return
+        mark = conn.gate = self.mark + 1 if self._records else max(self.mark, conn.gate)
+        size = self._held_bytes.get(conn, 0) + sum(map(len, outbox))
+        if size > limits.CLIENT_BACKLOG_BYTES:
+            self.node.counters.slow_consumer_closed += 1
+            conn.abort("its acknowledgements wait for the disk, and so does too much behind them")
+            outbox.clear()
+            return
+        self._held_bytes[conn] = size
+        self._held.append((mark, conn, outbox.copy()))
+        outbox.clear()
+
+    def holds(self, conn: Connection) -> bool:
+        """Whether something for a connection waits."""
+        return conn in self._held_bytes
+
+    def _release(self, mark: int) -> None:
+        self.safe = max(self.safe, mark)
+        held = self._held
+        while held and held[0][0] <= mark:
+            at, conn, chunks = held.popleft()
+            left = self._held_bytes.get(conn, 0) - sum(map(len, chunks))
+            if at >= conn.gate:
+                conn.gate = 0
+                self._held_bytes.pop(conn, None)
+            else:
+                self._held_bytes[conn] = left
+            conn.flush(chunks)
+
+    # ---------------------------------------------------------------- frames
+
+    def record(self, data: bytes) -> None:
+        """Have a record written with this turn's frame."""
+        self._records.append(data)
+        self._size += len(data)
+
+    def seal(self) -> None:
+        """End this turn: its records become a frame."""
+        records = self._records
+        if not records:
+            return
+        if self._seen:
+            vector = self.node.relay.vector
+            seen = {key: vector[key] for key in self._seen if key in vector}
+            records.append(encode_seen(encode_vector(offered(seen))))
+            self._seen.clear()
+        self._records = []
+        self.mark += 1
+        if self.state == BROKEN:
+            self._size = 0
+            if not self.sync:
+                self._release(self.mark)
+            return
+        frame = encode_frame(records, self._wall())
+        self._under_way.append((self.mark, len(frame)))
+        self._pending += len(frame)
+        self._written += len(frame)
+        self._size = 0
+        counters = self.node.counters
+        counters.journal_frames += 1
+        counters.journal_bytes += len(frame)
+        self.node.effects.append(Append(frame, self.mark))
+        if self._plan is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
+            self._checkpoint()
+
+    def _wall(self) -> int:
+        return self.node.federation.retention.clock.physical(self.node.now)
+
+    def written(self, mark: int, error: str | None) -> None:
+        """Take the driver's word that all frames up to `mark` are safe, or that they cannot be written."""
+        under_way = self._under_way
+        while under_way and under_way[0][0] <= mark:
+            self._pending -= under_way.popleft()[1]
+        if error is not None:
+            self._broke(error)
+        if self.state == RECOVERING and self._until and mark >= self._until:
+            self.state = OK
+            self.node.log("info", "the journal is whole again")
+        if self.state == OK or not self.sync:
+            self._release(mark)
+        if self.state != BROKEN and self._until and mark >= self._until:
+            self._until = 0
+            self.node.effects.append(Discard(self._generation))
+        if self._pending < limits.JOURNAL_BACKLOG_BYTES // 2:
+            self.node.release_publishers(self)
+
+    def begun(self, generation: int, error: str | None) -> None:
+        """Take the driver's word that a generation has begun, or that it could not."""
+        if generation != self._generation:
+            return
+        if error is not None:
+            self._broke(error)
+            if self.state == BROKEN:
+                self.node.schedule(self.node.now + RETRY, self._retry)
+        elif self.state == BROKEN:
+            self.state = RECOVERING
+            self.node.log("info", f"the journal is written again, in generation {generation}")
+            self._checkpoint(begun=True)
+
+    def _broke(self, error: str) -> None:
+        self.node.counters.journal_errors += 1
+        if self.state == BROKEN:
+            return
+        first = self.state == OK
+        self.state = BROKEN
+        self._plan, self._until = None, 0
+        what = "QoS 1 and 2 messages are not acknowledged" if self.sync else "what comes from now on dies with this broker"
+        self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
+        if not self.sync:
+            self._release(self.mark)
+        self.node.schedule(self.node.now + RETRY, self._retry)
+
+    def _retry(self, now: float) -> None:
+        if self.state == BROKEN:
+            self._generation += 1
+            self.node.effects.append(Begin(self._generation))
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def _checkpoint(self, *, begun: bool = False) -> None:
+        """Begin to say everything once more, in a new generation."""
+        self.node.counters.checkpoints += 1
+        if not begun:
+            self._generation += 1
+            self.node.effects.append(Begin(self._generation))
+        self._first = self._number + 1
+        self._again = set()
+        self._written = self._said = 0
+        self._until = 0
+        self._plan = plan = self._everything()
+        self.node.schedule(self.node.now, lambda now: self._step(plan, now))
+
+    def _step(self, plan: Iterator[int], now: float) -> None:
+        if self._plan is not plan:
+            return
+        if self._pending <= AHEAD:
+            begin, items = self._size, 0
+            while items < STEP_ITEMS and self._size < begin + STEP_BYTES:
+                count = next(plan, 0)
+                if not count:
+                    self._whole = self._said + self._size - begin
+                    self.record(encode_whole(self._generation, self._whole))
+                    self._plan, self._until = None, self.mark + 1
+                    return
+                items += count
+            self._said += self._size - begin
+        self.node.schedule(now + STEP, lambda at: self._step(plan, at))
+
+    def _everything(self) -> Iterator[int]:
+        """Say everything, a little at a time; how much that was."""
+        for number in list(self.sessions):
+            session = self.sessions.get(number)
+            if session is not None:
+                self.whole(session)
+                yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
+        digests = self.node.retained.digests
+        for part in range(256):
+            for leaf in digests.leaves(bytes((part,))):
+                marks = digests.marks(leaf)
+                for mark in marks:
+                    self.retained(mark)
+                if marks:
+                    yield len(marks)
+        relay = self.node.relay
+        for entry in relay.own_entries():
+            self.record(self._logged(entry))
+            yield 1
+        if relay.vector:
+            self.record(encode_seen(encode_vector(offered({k: w for k, w in relay.vector.items() if k != relay.key}))))
+            yield 1
+
+    # ---------------------------------------------------------------- sessions
+
+    def came(self, session: Session, *, present: bool) -> None:
+        """A client is connected; `present`: its session was there before."""
+        if not session.expiry:
+            self.ended(session)
+        elif isinstance(session, KeptSession) and present:
+            self.meta(session)
+            self.promise()
+        else:
+            self.keep(session)
+            self.promise()
+
+    def keep(self, session: Session) -> None:
+        """Keep a session from now on, or note that its connection is gone."""
+        if isinstance(session, KeptSession):
+            self.meta(session)
+        else:
+            self._session += 1
+            self._adopt(session, self._session)
+            assert isinstance(session, KeptSession)
+            self.whole(session)
+
+    def ended(self, session: Session) -> None:
+        """A session is over, or not to be kept any more."""
+        if isinstance(session, KeptSession):
+            self.record(encode_end(session.number))
+            self.promise()
+            del self.sessions[session.number]
+            session.number = 0
+            session.keeper = None
+            session.__class__ = Session
+
+    def meta(self, session: KeptSession, flags: int = 0) -> None:
+        """Record what a session is but for its subscriptions and messages."""
+        will = encode_will(session.will)
+        name = session.username
+        flags |= (CLEAN if session.clean else 0) | (NAMED if name is not None else 0) | (HAS_WILL if will else 0)
+        gone = 0 if session.conn is not None else self._wall()
+        client_id, username = session.client_id.encode(), (name or "").encode()
+        self.record(
+            SessionRecord(
+                session.number, flags, session.version, session.expiry, session.stamp, gone, client_id, username, will
+            ).encode()
+        )
+
+    def whole(self, session: KeptSession) -> None:
+        """Record all of a session: what was recorded of it before is not needed any more."""
+        number = session.number
+        self.meta(session, NEW)
+        for subscription in session.subscriptions.values():
+            self._subscribed(session, subscription)
+        if session.incoming:
+            self.record(encode_incoming(number, b"".join(p.to_bytes(2, "big") for p in session.incoming)))
+        for packet_id, sent in session.inflight.items():
+            if sent is RELEASED:
+                self.record(encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big")))
+            else:
+                self._outgoing(session, packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent)
+        for outgoing in session.queue:
+            if isinstance(outgoing, Repeat):
+                self._outgoing(session, outgoing.packet_id, outgoing.original)
+        for outgoing in session.queue:
+            if not isinstance(outgoing, Repeat):
+                self._outgoing(session, 0, outgoing)
+
+    def subscribed(self, session: KeptSession, subscription: Subscription) -> None:
+        """Record a subscription, new or replaced."""
+        self._subscribed(session, subscription)
+        self.promise()
+
+    def _subscribed(self, session: KeptSession, s: Subscription) -> None:
+        options = s.qos | s.no_local << 2 | s.retain_as_published << 3
+        self.record(SubscribedRecord(session.number, options, s.identifier, s.filter.encode()).encode())
+
+    def unsubscribed(self, session: KeptSession, topic_filter: str) -> None:
+        """Record that a subscription is gone."""
+        self.record(encode_unsubscribed(session.number, topic_filter.encode()))
+        self.promise()
+
+    # ---------------------------------------------------------------- messages of sessions
+
+    def number_of(self, message: Message) -> int:
+        """Return the number of a message, which is in this generation from now on."""
+        number: int = getattr(message, "number", 0)
+        if number >= self._first or number in self._again:
+            return number
+        if number:
+            self._again.add(number)
+        else:
+            self._number += 1
+            number = message.number = self._number
+        self.record(
+            MessageRecord(
+                number, message.qos, message.retain, self._expires(message), message.topic, message.properties, message.payload
+            ).encode()
+        )
+        return number
+
+    def _expires(self, message: Message) -> int:
+        if message.expires_at is None:
+            return 0
+        return max(1, self._wall() + round((message.expires_at - self.node.now) * 1000))
+
+    def batch(self, route: Route, batch: Batch) -> None:
+        """Record a run of messages if a session that is kept gets them."""
+        for delivery in route.deliveries:
+            if delivery.qos and delivery.session.number:
+                break
+        else:
+            return
+        number = batch.number = self._number + 1
+        self._number += batch.count
+        self.record(RunRecord(number, batch.qos, batch.size, batch.payload, batch.topic, batch.properties, batch.data).encode())
+        self.promise()
+
+    def _outgoing(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
+        shared = b""
+        if isinstance(outgoing, SharedOutgoing):
+            shared = f"$share/{outgoing.group.filter}".encode()
+        number = self.number_of(outgoing.message)
+        self.record(
+            OutgoingRecord(session.number, packet_id, number, outgoing.qos, outgoing.retain, outgoing.ids, shared).encode()
+        )
+
+    def queued(self, session: KeptSession, outgoing: Outgoing) -> None:
+        """Record that a message waits for a session."""
+        self._outgoing(session, 0, outgoing)
+        self.promise()
+
+    def sent(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
+        """Record that a message is in flight that has not waited."""
+        self._outgoing(session, packet_id, outgoing)
+        if outgoing.qos == 2:
+            self._gate(session)
+        self.promise()
+
+    def sent_run(self, session: KeptSession, packet_id: int, batch: Batch) -> None:
+        """Record that a run of messages is in flight."""
+        self.record(encode_sent_run(session.number, packet_id, batch.count, batch.number, batch.qos))
+        if batch.qos == 2:
+            self._gate(session)
+
+    def pumped(self, session: KeptSession, packet_id: int, count: int, first: Message, qos: int) -> None:
+        """Record that messages that waited are in flight. `qos`: the highest of them."""
+        self.record(encode_pumped(session.number, packet_id, count, getattr(first, "number", 0)))
+        if qos == 2:
+            self._gate(session)
+
+    def settled(self, session: KeptSession, packets: bytes) -> None:
+        """Record acknowledgements of one kind. PUBREL and PUBCOMP, which answer two of these, wait for that."""
+        self.record(encode_settled(session.number, packets))
+        if packets[0] in (0x50, 0x62):
+            self.promise()
+
+    def incoming(self, session: KeptSession, packet_ids: bytes) -> None:
+        """Record QoS 2 identifiers that came in."""
+        self.record(encode_incoming(session.number, packet_ids))
+        self.promise()
+
+    def _gate(self, session: KeptSession) -> None:
+        """Hold what is sent at QoS 2 until its identifier is known for good: the same message must not come with another one."""
+        if session.conn is not None:
+            session.conn.gate = self.mark + 1
+
+    # ---------------------------------------------------------------- retained messages, and the relay's log
+
+    def retained(self, mark: Mark) -> None:
+        """Record what a retained topic is now."""
+        message = self.node.retained.living(mark, self.node.now)
+        properties, payload, expires = b"", b"", 0
+        if message is not None:
+            properties, payload, expires = message.properties, message.payload, self._expires(message)
+        self.record(
+            RetainedRecord(
+                mark.time, mark.death, expires, mark.sequence, mark.qos, mark.key, mark.topic, properties, payload
+            ).encode()
+        )
+
+    def logged(self, entry: Entry) -> None:
+        """Record messages published here that other brokers may lack."""
+        self.record(self._logged(entry))
+        self.promise()
+
+    def _logged(self, entry: Entry) -> bytes:
+        at = self._wall() - round((self.node.now - entry.at) * 1000)
+        return LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(self.node.now)).encode()
+
+    def saw(self, key: bytes) -> None:
+        """Note that something of another broker came."""
+        if self.sessions:
+            self._seen.add(key)

@@ -1,0 +1,295 @@
+"""`--routing topic`: each message goes the shortest ways from where it is published to the brokers that want it (Overlays 4.2,
+5.2; docs/decisions/0020).
+
+Every broker posts in the directory what its links cost and what a way through it costs; from that each finds the tree of every
+origin (`routing.overlay`). A topic's overlay is the part of it that leads to brokers with a matching filter: topics that the same
+brokers want share one, nothing is told for a topic that the filters have not told, and blocked links of the spanning tree carry
+messages, too. While some broker of the federation routes otherwise, messages keep to the spanning tree.
+
+    entry LINK + id -> u32 cost (us)     entry STATE "relay" -> u32 cost (us)     message CHANGED (id of the origin), like BREAK
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from broker.listings import LINK, ROUTING, STATE
+from broker.origin import split_key
+from broker.streams import BREAK, CHANGED
+from routing.overlay import MAX_COST, Graph, Tree
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+    from broker.node import Node
+
+RELAY = STATE + b"relay"
+
+LEAST = 100
+"""us; what every link costs at least, so that noise on loopback decides nothing."""
+
+UNKNOWN = 10_000
+"""us; what a link costs until its round trip has been measured."""
+
+DIFFERS, DIFFERS_US = 0.35, 1000
+"""A link's cost is told again when it differs by this part and by so many us: jitter must not change ways."""
+
+THROUGH = 2000
+"""us; what a way through another broker costs at least: it has to save that much before somebody passes on what he does not want
+(the tree's own hysteresis)."""
+
+REVIEW = 2.0
+"""s between two looks at what our links and ways through us cost."""
+
+CALM = 16
+"""brokers, up to which ways are found anew with every change; with more, changes of a while are one."""
+
+PAUSE = 0.02
+"""s of that while for twice CALM brokers; it grows with their square, as the work does."""
+
+GAMMA, DELTA = 50, 2
+"""us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin whose messages a broker
+passes on, and for each client that it has."""
+
+REPORTED, REPORTED_SETS = 4096, 64
+"""Topics that a report looks at, and sets of brokers that it tells of."""
+
+
+class Ways:
+    """Where the messages of one origin go from here."""
+
+    __slots__ = ("children", "next", "parent")
+
+    def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
+        self.parent = None if tree.parent is None else open_links.get(tree.parent)
+        self.next = {broker: open_links[step] for broker, step in tree.next.items() if step in open_links}
+        self.children = list(dict.fromkeys(self.next.values()))
+
+
+class Overlays:
+    """The ways of all origins, as one broker sees them."""
+
+    __slots__ = (
+        "_at", "_broken", "_federation", "_graph", "_next_review", "_node", "_others", "_retired", "_stale", "_told_relay",
+        "_ways", "active", "enabled", "open",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self.enabled = federation.config.routing == "topic"
+        self.active = False
+        """Whether messages take these ways: all brokers that can be reached route by topic."""
+        self.open: dict[bytes, Link] = {}
+        """Links that messages may take, by the neighbour's id."""
+        self._graph = Graph(federation.own.id)
+        self._ways: dict[bytes, Ways] = {}  # by the origin's id
+        self._others: set[bytes] = set()  # reachable brokers that route by topic
+        self._broken: set[Link] = set()  # links that have closed since ways were found
+        self._stale = False
+        self._at = 0.0  # s; ways are found anew no earlier
+        self._next_review = 0.0
+        self._told_relay = 0
+        self._retired = False
+        if self.enabled:
+            federation.listings.watch(STATE, self._state_posted)
+            federation.listings.watch(LINK, self._link_posted)
+            federation.listings.on_way.append(self._way_changed)
+
+    # ---------------------------------------------------------------- the graph
+
+    def _link_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        if len(key) != 8 or (value is not None and len(value) != 4):
+            self._federation.count("overlay_refused")
+            return
+        self._graph.post(broker_id, key, None if value is None else int.from_bytes(value, "big"))
+        self._touch()
+
+    def _state_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        if key == ROUTING[1:]:
+            if value is not None and value[4:] == b"topic":
+                self._others.add(broker_id)
+            else:
+                self._others.discard(broker_id)
+            self._touch()
+        elif key == RELAY[1:]:
+            self._graph.relay(broker_id, int.from_bytes(value, "big") if value is not None and len(value) == 4 else None)
+            self._touch()
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        self._touch()
+
+    def _touch(self) -> None:
+        if not self._stale:
+            self._stale = True
+            self._federation.hurry(max(self._node.now, self._at))
+
+    # ---------------------------------------------------------------- our links
+
+    def opened(self, link: Link) -> None:
+        """A link is up, or has drained: messages may take it once both ends have told so."""
+        peer = link.peer
+        if self.enabled and peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
+            self.open[peer.id] = link
+            self._post(peer.id, self._cost(link))
+
+    def closed(self, link: Link) -> None:
+        """A link is gone, or its queue overflowed."""
+        peer = link.peer
+        if peer is not None and self.open.get(peer.id) is link:
+            del self.open[peer.id]
+            self._graph.post(self._federation.own.id, peer.id, None)
+            self._federation.listings.withdraw(LINK + peer.id)
+            self._broken.add(link)
+            self._at = 0.0
+            self._touch()
+
+    def _cost(self, link: Link) -> int:
+        return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
+
+    def _post(self, peer: bytes, cost: int) -> None:
+        self._graph.post(self._federation.own.id, peer, cost)
+        self._federation.listings.post(LINK + peer, cost.to_bytes(4, "big"))
+        self._touch()
+
+    def measured(self, link: Link) -> None:
+        """The first round trip of a link has been measured; later ones count when they are reviewed."""
+        peer = link.peer
+        if peer is not None and self.open.get(peer.id) is link and self._said(peer.id) == UNKNOWN:
+            self._post(peer.id, self._cost(link))
+
+    def _said(self, peer: bytes) -> int:
+        return int.from_bytes(self._federation.listings.directory.own.entries.get(LINK + peer, b""), "big")
+
+    def tick(self, now: float) -> None:
+        """Tell what costs another amount than was told."""
+        if not self.enabled or now < self._next_review:
+            return
+        self._next_review = now + REVIEW
+        for peer, link in self.open.items():
+            cost, said = self._cost(link), self._said(peer)
+            if abs(cost - said) > max(DIFFERS_US, DIFFERS * said):
+                self._post(peer, cost)
+        if self.open:
+            self._tell_relay()
+
+    def _tell_relay(self) -> None:
+        cost = MAX_COST if self._retired else THROUGH + self._load()
+        if abs(cost - self._told_relay) > max(DIFFERS_US, DIFFERS * self._told_relay):
+            self._told_relay = cost
+            self._graph.relay(self._federation.own.id, cost)
+            self._federation.listings.post(RELAY, cost.to_bytes(4, "big"))
+            self._touch()
+
+    def _load(self) -> int:
+        """What makes others rather go through somebody else: few resources, or what is to be done already."""
+        config = self._federation.config
+        if config.overlay == "balance":
+            return GAMMA * self.relayed + DELTA * self._node.connected
+        return round(THROUGH / (1.0 + max(0.0, config.capability)))
+
+    @property
+    def relayed(self) -> int:
+        """Of how many other origins messages pass through this broker (R)."""
+        own = self._federation.own.id
+        return sum(bool(ways.children) for origin, ways in self._ways.items() if origin != own)
+
+    def retire(self) -> None:
+        """Have others go around this broker: it is going to stop."""
+        if self.enabled:
+            self._retired = True
+            self._tell_relay()
+
+    def report(self) -> dict[str, Any]:
+        """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay that its topics share."""
+        interest = self._federation.interest
+        topics = [topic for topic, route in islice(self._node.fanout.routes.items(), REPORTED) if route.forward]
+        sets = Counter(frozenset(wanting) for topic in topics if (wanting := interest.brokers_wanting(topic)))
+        return {
+            "active": self.active,
+            "policy": self._federation.config.overlay,
+            "relayed_origins": self.relayed,
+            "topics": sum(sets.values()),
+            "sets": [
+                {"brokers": sorted(broker.hex() for broker in brokers), "topics": count}
+                for brokers, count in sets.most_common(REPORTED_SETS)
+            ],
+            "costs_ms": {peer.hex(): self._said(peer) / 1000 for peer in self.open},
+        }
+
+    # ---------------------------------------------------------------- ways
+
+    def ways(self, origin: bytes) -> Ways:
+        """Return where the messages of an origin go from here."""
+        ways = self._ways.get(origin)
+        if ways is None:
+            ways = Ways(self._graph.tree(origin), self.open)
+            if origin == self._federation.own.id or origin in self._federation.listings.directory.listings:
+                self._ways[origin] = ways
+        return ways
+
+    def link_to(self, origin: bytes, broker: bytes) -> Link | None:
+        """Return the link that an origin's messages for a broker take."""
+        return self.ways(origin).next.get(broker)
+
+    def settle(self, now: float) -> bool:
+        """Find ways anew if anything has changed, and tell those whose messages come another way; False when nothing was done."""
+        if not self._stale:
+            return False
+        if now < self._at:
+            self._federation.hurry(self._at)
+            return False
+        self._stale = False
+        directory = self._federation.listings.directory
+        reachable = {listing.id for listing in directory.reachable()}
+        crowd = len(reachable) / CALM
+        self._at = now if crowd <= 1 else now + PAUSE * crowd * crowd / 4
+        before, self.active = self.active, self.enabled and bool(reachable) and reachable <= self._others
+        if before or self.active:
+            self._federation.interest.generation += 1
+        if before and not self.active:
+            self._leave(reachable)
+        elif self.active:
+            self._renew(not before)
+        self._broken.clear()
+        return True
+
+    def _renew(self, entered: bool) -> None:
+        """Find all ways anew. `entered`: up to now messages took the tree."""
+        own = self._federation.own.id
+        listings = self._federation.listings
+        streams = self._federation.streams
+        if entered:
+            self._ways.clear()
+            origins = {own} | {split_key(key)[0] for key in self._federation.relay.vector}
+        else:
+            origins = set(self._ways)
+        for origin in origins:
+            old = self._ways.pop(origin, None)
+            new = self.ways(origin)
+            for broker, link in new.next.items():
+                was = listings.link_to(broker) if entered else None if old is None else old.next.get(broker)
+                if link is not was or link in self._broken:
+                    listings.send_over(link, broker, CHANGED, origin)
+            if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
+                streams.changed(origin)
+
+    def _leave(self, reachable: set[bytes]) -> None:
+        """Go back to the tree: somebody routes otherwise."""
+        self._ways.clear()
+        streams = self._federation.streams
+        for broker in reachable:
+            streams.tell_break(broker)
+            streams.changed(broker)
+
+    def link_for(self, message: bytes) -> Link | None:
+        """Return the link that a message to one broker takes which must not leave the way of an origin's messages."""
+        receiver, sender, kind = message[:8], message[8:16], message[17]
+        if kind == BREAK:  # of a broker that takes the tree: whatever it passes on comes another way to the receiver
+            for origin, ways in list(self._ways.items()):
+                if (link := ways.next.get(receiver)) is not None:
+                    self._federation.listings.send_over(link, receiver, CHANGED, origin)
+            return None
+        return self.link_to(message[18:26] if kind == CHANGED else sender, receiver)

@@ -1,0 +1,342 @@
+"""What the records of a journal add up to, and a node that is made of it (docs/decisions/0021). Pure.
+
+Records say what changed, so they are taken in their order. What refers to a session or a message that is not known is skipped:
+the beginning of a journal is forgotten once everything that was known then has been said again, session by session.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from broker.digests import Mark, place_of
+from broker.journal import (
+    CLEAN,
+    HAS_WILL,
+    NAMED,
+    NEW,
+    JournalError,
+    Kind,
+    LoggedRecord,
+    MessageRecord,
+    OutgoingRecord,
+    RetainedRecord,
+    RunRecord,
+    SessionRecord,
+    SubscribedRecord,
+    decode_number,
+    decode_pumped,
+    decode_sent_run,
+    decode_whole,
+    read_records,
+)
+from broker.message import Message
+from broker.session import NEVER, RELEASED, Session
+from broker.sessionstate import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
+from broker.wire.constants import WILL
+from broker.wire.errors import WireError
+from broker.wire.packets import Will
+from broker.wire.properties import Property, decode_properties, encode_properties
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+Waiting = tuple[int, int, bool, bytes, bytes]
+"""A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared subscription."""
+
+
+class Kept:
+    """A session as the records have it."""
+
+    __slots__ = ("head", "incoming", "inflight", "last", "queue", "subscriptions")
+
+    def __init__(self, head: SessionRecord) -> None:
+        self.head = head
+        self.subscriptions: dict[bytes, SubscribedRecord] = {}
+        self.queue: deque[Waiting] = deque()
+        self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
+        self.incoming: set[int] = set()
+        self.last = 0  # packet identifier given out
+
+
+class Image:
+    """All that a journal says."""
+
+    __slots__ = ("_take", "alive", "logged", "messages", "numbers", "retained", "runs", "seen", "sessions", "size", "skipped")
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Kept] = {}
+        self.messages: dict[int, bytes | RunRecord] = {}
+        self.retained: dict[bytes, bytes] = {}  # topic -> body
+        self.logged: list[LoggedRecord] = []
+        self.seen: dict[bytes, bytes] = {}  # id and boot of an origin -> its part of a vector
+        self.alive = 0  # ms; the time of day of the last frame
+        self.numbers = [0, 0]  # the highest of a message, and of a session
+        self.size = 0  # bytes in which everything was said once, the last time
+        self.skipped = 0  # records that cannot be read
+        self._take: dict[int, Callable[[bytes], None]] = {
+            Kind.MESSAGE: self._message,
+            Kind.RUN: self._run,
+            Kind.SESSION: self._session,
+            Kind.END: self._end,
+            Kind.SUBSCRIBED: self._subscribed,
+            Kind.UNSUBSCRIBED: self._unsubscribed,
+            Kind.QUEUED: self._queued,
+            Kind.SENT: self._sent,
+            Kind.SENT_RUN: self._sent_run,
+            Kind.PUMPED: self._pumped,
+            Kind.SETTLED: self._settled,
+            Kind.INCOMING: self._incoming,
+            Kind.RETAINED: self._retained,
+            Kind.LOGGED: self._logged,
+            Kind.SEEN: self._seen,
+            Kind.WHOLE: self._whole,
+        }
+
+    def take(self, wall: int, frame: bytes) -> None:
+        """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
+        take = self._take
+        self.alive = max(self.alive, wall)
+        for kind, body in list(read_records(frame)):
+            handler = take.get(kind)
+            if handler is None:
+                raise JournalError(f"holds a record of the kind {kind}, which this release does not know")
+            try:
+                handler(body)
+            except (struct.error, IndexError, UnicodeDecodeError):
+                self.skipped += 1  # a checksum says that it was written like that: a fault of ours, and not of the disk
+
+    # ---------------------------------------------------------------- messages
+
+    def _message(self, body: bytes) -> None:
+        number = int.from_bytes(body[:8], "big")
+        self.messages[number] = body
+        self.numbers[0] = max(self.numbers[0], number)
+
+    def _run(self, body: bytes) -> None:
+        run = RunRecord.decode(body)
+        last = run.number + run.count - 1
+        self.messages.update(dict.fromkeys(range(run.number, last + 1), run))
+        self.numbers[0] = max(self.numbers[0], last)
+
+    def message(self, number: int) -> MessageRecord | None:
+        """Return a message by its number."""
+        found = self.messages.get(number)
+        if isinstance(found, RunRecord):
+            return found.message(number)
+        return None if found is None else MessageRecord.decode(found)
+
+    # ---------------------------------------------------------------- sessions
+
+    def _session(self, body: bytes) -> None:
+        head = SessionRecord.decode(body)
+        self.numbers[1] = max(self.numbers[1], head.number)
+        known = self.sessions.get(head.number)
+        if head.flags & NEW:
+            self.sessions[head.number] = Kept(head)
+        elif known is not None:
+            known.head = head
+
+    def _end(self, body: bytes) -> None:
+        self.sessions.pop(decode_number(body)[0], None)
+
+    def _subscribed(self, body: bytes) -> None:
+        record = SubscribedRecord.decode(body)
+        if (kept := self.sessions.get(record.session)) is not None:
+            kept.subscriptions[record.filter] = record
+
+    def _unsubscribed(self, body: bytes) -> None:
+        number, topic_filter = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.subscriptions.pop(topic_filter, None)
+
+    def _queued(self, body: bytes) -> None:
+        session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
+        if (kept := self.sessions.get(session)) is not None:
+            kept.queue.append((number, qos, retain, ids, shared))
+
+    def _sent(self, body: bytes) -> None:
+        session, packet_id, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
+        if (kept := self.sessions.get(session)) is not None:
+            kept.inflight[packet_id] = (number, qos, retain, ids, shared)
+            kept.last = packet_id
+
+    def _sent_run(self, body: bytes) -> None:
+        session, packet_id, count, number, qos = decode_sent_run(body)
+        if (kept := self.sessions.get(session)) is not None:
+            for index in range(count):
+                kept.inflight[packet_id + index] = (number + index, qos, False, b"", b"")
+            kept.last = packet_id + count - 1
+
+    def _pumped(self, body: bytes) -> None:
+        """Those at the head that are another one's had expired, or were too large."""
+        session, packet_id, count, number = decode_pumped(body)
+        if (kept := self.sessions.get(session)) is None or not any(waiting[0] == number for waiting in kept.queue):
+            return
+        while kept.queue[0][0] != number:
+            kept.queue.popleft()
+        for index in range(min(count, len(kept.queue))):
+            kept.inflight[packet_id + index] = kept.queue.popleft()
+        kept.last = packet_id + count - 1
+
+    def _settled(self, body: bytes) -> None:
+        number, packets = decode_number(body)
+        if (kept := self.sessions.get(number)) is None or not packets:
+            return
+        kind = packets[0]
+        for at in range(0, len(packets), 4):
+            packet_id = packets[at + 2] << 8 | packets[at + 3]
+            if kind == 0x62:
+                kept.incoming.discard(packet_id)
+            elif kind == 0x50:
+                kept.inflight[packet_id] = None
+            else:
+                kept.inflight.pop(packet_id, None)
+
+    def _incoming(self, body: bytes) -> None:
+        number, packet_ids = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.incoming.update(packet_ids[at] << 8 | packet_ids[at + 1] for at in range(0, len(packet_ids), 2))
+
+    # ---------------------------------------------------------------- the rest
+
+    def _retained(self, body: bytes) -> None:
+        self.retained[RetainedRecord.topic_of(body)] = body
+
+    def _logged(self, body: bytes) -> None:
+        self.logged.append(LoggedRecord.decode(body))
+
+    def _seen(self, body: bytes) -> None:
+        at = 0
+        while at + 19 <= len(body):
+            end = at + 19 + 12 * body[at + 18]
+            self.seen[body[at : at + 12]] = body[at:end]
+            at = end
+
+    def _whole(self, body: bytes) -> None:
+        self.size = decode_whole(body)[1]
+
+
+# ---------------------------------------------------------------- wills
+
+
+def encode_will(will: Will | None) -> bytes:
+    """Encode a will; b"" for none."""
+    if will is None:
+        return b""
+    topic = will.topic.encode()
+    head = bytes((will.qos | will.retain << 2,)) + len(topic).to_bytes(2, "big")
+    return head + topic + encode_properties(will.properties) + will.payload
+
+
+def decode_will(data: bytes) -> Will | None:
+    """Decode a will. Raises WireError, IndexError, UnicodeDecodeError."""
+    if not data:
+        return None
+    end = 3 + int.from_bytes(data[1:3], "big")
+    properties, payload = decode_properties(data, end, WILL)
+    return Will(data[3:end].decode(), data[payload:], data[0] & 3, data[0] & 4 != 0, properties)
+
+
+# ---------------------------------------------------------------- a node of it
+
+
+class Recovery:
+    """Makes a node that has just been made, and to which nobody is connected yet, what an image says."""
+
+    def __init__(self, node: Node, image: Image, now: float) -> None:
+        self.node = node
+        self.image = image
+        self.now = now
+        self.wall = node.federation.retention.clock.physical(now)
+        self.made: dict[int, Message] = {}
+
+    def run(self) -> list[tuple[int, Session]]:
+        """Do it; returns the sessions with their numbers. Wills and sessions whose time has come follow with the first tick."""
+        self._retain()
+        found = []
+        for number, kept in self.image.sessions.items():
+            session = self._session(kept)
+            if session is not None:
+                found.append((number, session))
+        self.made.clear()
+        return found
+
+    def _expires(self, at: int) -> float | None:
+        return None if not at else self.now + (at - self.wall) / 1000
+
+    def _retain(self) -> None:
+        node, retention = self.node, self.node.federation.retention
+        if not node.config.retain_available:
+            return
+        store, keys = node.retained, {}
+        now, wall = self.now, self.wall
+        newest = 0
+        for body in self.image.retained.values():
+            record = RetainedRecord.decode(body)
+            key = keys.setdefault(record.key, record.key)
+            newest = max(newest, record.time)
+            topic = record.topic
+            message = Message(topic, record.payload, record.qos, True, record.properties, self._expires(record.expires), None)
+            mark = Mark(topic, place_of(topic), record.time, key, record.sequence, record.death, record.qos)
+            store.write(message, mark, now, wall)
+        retention.clock.merge(newest, now)
+        node.counters.retained_loaded += len(store)
+
+    def _message(self, number: int) -> Message | None:
+        """Return a message, one object for all sessions that have it."""
+        message = self.made.get(number)
+        if message is None and (record := self.image.message(number)) is not None:
+            expires_at = self._expires(record.expires)
+            message = Message(record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, None)
+            message.number = number
+            self.made[number] = message
+        return message
+
+    def _items(self, kept: Kept, shared: dict[bytes, int]) -> Iterable[Item]:
+        for packet_id, sent in kept.inflight.items():
+            if sent is None:
+                yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
+            elif (message := self._message(sent[0])) is not None:
+                yield Item(IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4]))
+        for number, qos, retain, ids, group in kept.queue:
+            if (message := self._message(number)) is not None:
+                yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
+
+    def _session(self, kept: Kept) -> Session | None:
+        node, head = self.node, kept.head
+        try:
+            client_id, will = head.client_id.decode(), decode_will(head.will) if head.flags & HAS_WILL else None
+            username = head.username.decode() if head.flags & NAMED else None
+            state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
+            shared: dict[bytes, int] = {}
+            for topic_filter, s in kept.subscriptions.items():
+                if topic_filter.startswith(b"$share/"):
+                    shared[topic_filter] = len(state.subscriptions)
+                state.subscriptions.append((topic_filter.decode(), s.options & 3, s.options & 4 != 0, s.options & 8 != 0, s.identifier))
+        except (WireError, UnicodeDecodeError, IndexError):
+            self.image.skipped += 1
+            return None
+        state.items = list(self._items(kept, shared))
+        session = node.sessions[client_id] = Session(node, client_id)
+        session.permissions = node.permissions(username, client_id, "")
+        session.version = head.version
+        session.clean = head.flags & CLEAN != 0
+        restore(state, session, node.fanout)
+        session.stamp = head.stamp
+        session.will = will
+        node.federation.retention.clock.merge(head.stamp, self.now)
+        self._arm(session, head.gone or self.image.alive)
+        node.counters.sessions_loaded += 1
+        return session
+
+    def _arm(self, session: Session, gone: int) -> None:
+        """Have the session end, and its will sent, when it is time: so long after its connection ended, whoever ended that."""
+        node, since = self.node, self.now - max(0, self.wall - gone) / 1000
+        if session.expiry != NEVER:
+            session.expiry_timer = node.schedule(since + session.expiry, lambda now: node.expire(session))
+        if session.will is not None:
+            delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+            session.will_timer = node.schedule(since + min(delay, session.expiry), lambda now: node.send_will(session))

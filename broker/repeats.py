@@ -1,0 +1,81 @@
+"""Messages that a session had at the broker that it came from, and that come here later (docs/decisions/0016).
+
+With routing by interest a broker may be behind the one that a session comes from: what that one had, and the session got there,
+is for the others here alone when it comes. Numbers say which these are, by origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.fanout import Route
+from broker.origin import Ranges, Vector, Window, merge, roughly, subtract
+
+if TYPE_CHECKING:
+    from broker.choice import Choice
+    from broker.federation import Federation
+    from broker.message import Message
+    from broker.node import Node
+    from broker.session import Session
+
+
+class Repeats:
+    """Which sessions have had which numbers of which origin."""
+
+    __slots__ = ("_federation", "_node", "_sessions", "highest")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._sessions: dict[bytes, dict[Session, Ranges]] = {}
+        self.highest: dict[bytes, int] = {}
+        """Origin -> the highest number that some session has had. Empty as long as none comes from elsewhere: look here first."""
+
+    def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
+        """Note what a session has had of each origin: ascending inclusive pairs."""
+        for key, ranges in had.items():
+            sessions = self._sessions.setdefault(key, {})
+            if session not in sessions and len(sessions) >= limits.MAX_REPEATS:
+                self._node.counters.sessions_uncertain += 1
+                continue
+            sessions[session] = merge([*sessions.get(session, ()), *ranges])
+            self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
+        if had:
+            # What is not in any log any more comes to nobody.
+            self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had))
+
+    def _forget(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
+        for key in had:
+            sessions = self._sessions.get(key, {})
+            sessions.pop(session, None)
+            if not sessions:
+                self._sessions.pop(key, None)
+                self.highest.pop(key, None)
+
+    def sessions(self, key: bytes, sequence: int) -> set[Session]:
+        """Return who has had a message."""
+        known = self._sessions.get(key, {})
+        return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
+
+    def complete(self, seen: Vector, session: Session) -> None:
+        """Add what a session has had elsewhere to what it was offered here."""
+        for key, known in self._sessions.items():
+            if had := known.get(session):
+                window = seen.get(key, Window(0, 0.0))
+                all_of_it = merge([*subtract([(1, window.top)] if window.top else [], window.gaps), *had])
+                both = seen[key] = Window(all_of_it[-1][1], 0.0)
+                both.gaps = roughly(subtract([(1, both.top)], all_of_it))
+
+    def deliver(self, key: bytes, sequence: int, message: Message, choice: Choice | None) -> None:
+        """Deliver a message from a link to those here that have not had it. `choice`: who of shared subscriptions gets it."""
+        if choice is not None:
+            self._federation.sharing.received(message, choice, ordinary=False)
+            if choice.passed:
+                return
+        fanout = self._node.fanout
+        route = fanout.route(message.topic)
+        had = self.sessions(key, sequence)
+        few = Route([delivery for delivery in route.deliveries if delivery.session not in had], route.shared, route.forward, {})
+        fanout.publish_along(few, message, ())

@@ -1,0 +1,120 @@
+"""Overlays: the tree on which the messages of one broker reach those that want them (Overlays 4.2, 5.2; docs/decisions/0020).
+
+Every broker tells what each of its links costs, and what a way through it costs. An edge is there when both its ends say so. The
+tree of an origin is that of the shortest ways from it to all others (Dijkstra); an overlay is the part of it that leads to the
+brokers that want a topic. All brokers that know the same graph find the same trees: ties go to fewer hops, then to the lower id.
+Pure: what is said comes in, trees come out.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+MAX_COST = (1 << 32) - 1
+"""Microseconds; what four bytes tell."""
+
+
+class Tree:
+    """The ways of one origin's messages, from the place of one broker."""
+
+    __slots__ = ("hops", "next", "origin", "parent")
+
+    def __init__(self, origin: bytes) -> None:
+        self.origin = origin
+        self.parent: bytes | None = None
+        """The neighbour that leads to the origin; None for the origin itself, and where there is no way."""
+        self.next: dict[bytes, bytes] = {}
+        """Brokers behind this one -> the neighbour that leads there. Others get nothing of this origin from here."""
+        self.hops: dict[bytes, int] = {}
+        """Links between the origin and each broker that it reaches."""
+
+
+class Graph:
+    """The links between brokers, as both their ends tell of them."""
+
+    __slots__ = ("_edges", "_relays", "_said", "own")
+
+    def __init__(self, own: bytes) -> None:
+        self.own = own
+        self._said: dict[bytes, dict[bytes, int]] = {}  # broker -> neighbour -> cost
+        self._relays: dict[bytes, int] = {}
+        self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None  # of both ends; None: to be found anew
+
+    def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
+        """Take a broker's word for its link to a neighbour: microseconds, or None when there is none."""
+        said = self._said.setdefault(broker, {})
+        if cost is None:
+            if said.pop(neighbour, None) is None:
+                return
+            if not said:
+                del self._said[broker]
+        elif said.get(neighbour) == cost:
+            return
+        else:
+            said[neighbour] = min(cost, MAX_COST)
+        self._edges = None
+
+    def relay(self, broker: bytes, cost: int | None) -> None:
+        """Take a broker's word for what a way through it costs on top (microseconds); None: nothing."""
+        if cost is None:
+            self._relays.pop(broker, None)
+        else:
+            self._relays[broker] = min(cost, MAX_COST)
+
+    def cost(self, one: bytes, other: bytes) -> int | None:
+        """Return what the link between two brokers costs: what the end says that finds it dearer. None: it is not there."""
+        there = self._said.get(one, {}).get(other)
+        back = self._said.get(other, {}).get(one)
+        return None if there is None or back is None else max(there, back)
+
+    def edges(self) -> dict[bytes, list[tuple[bytes, int]]]:
+        """Return the links that both ends tell of, and what they cost."""
+        if self._edges is None:
+            edges: dict[bytes, list[tuple[bytes, int]]] = {}
+            for broker, said in self._said.items():
+                for neighbour, there in said.items():
+                    back = self._said.get(neighbour, {}).get(broker)
+                    if back is not None and neighbour != broker:
+                        edges.setdefault(broker, []).append((neighbour, max(there, back)))
+            self._edges = edges
+        return self._edges
+
+    def tree(self, origin: bytes) -> Tree:
+        """Return the tree of an origin; without a way to us it leads from here to nobody."""
+        tree = Tree(origin)
+        parents = self._parents(origin, tree.hops)
+        own = self.own
+        tree.parent = parents.get(own)
+        if own not in tree.hops:
+            return tree
+        first: dict[bytes, bytes | None] = {own: None}  # broker -> our neighbour on the way to it; None: it is not behind us
+        for broker in tree.hops:  # nearest first
+            if broker == origin:
+                first.setdefault(broker, None)
+                continue
+            above = parents[broker]
+            step = broker if above == own else first.get(above)
+            if broker != own:
+                first[broker] = step
+                if step is not None:
+                    tree.next[broker] = step
+        return tree
+
+    def _parents(self, origin: bytes, hops: dict[bytes, int]) -> dict[bytes, bytes]:
+        """Find the shortest ways from an origin: the broker before each one on its way. Fills `hops`, nearest first."""
+        edges = self.edges()
+        relays = self._relays
+        parents: dict[bytes, bytes] = {}
+        heap: list[tuple[int, int, bytes, bytes]] = [(0, 0, origin, b"")]
+        while heap:
+            cost, steps, broker, above = heappop(heap)
+            if broker in hops:
+                continue
+            hops[broker] = steps
+            if above:
+                parents[broker] = above
+                cost += relays.get(broker, 0)
+            for neighbour, edge in edges.get(broker, ()):
+                if neighbour not in hops:
+                    heappush(heap, (cost + edge, steps + 1, neighbour, broker))
+        return parents
