@@ -38,15 +38,15 @@ MAX_RUNS = 5000
 class Parameters:
     """One load against one kind of broker; every one may be a factor.
 
-    broker: a kind (`netlab.brokers.KINDS`); brokers: how many (0: as in the topology); at: the host of a broker that is alone ("":
-    the first). locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on one, subscribers on
-    another; 50: each anywhere (with sites: half of each at the first two sites). publishers, subscribers, topics: how many; choice:
-    of topics - random, turn (by number), all (publishers in turn, subscribers everything). payload: bytes. qos, version: of
-    clients. rate: messages a second of each publisher; 0: as fast as `window` messages that are not acknowledged (QoS 0: not
-    delivered) allow. messages: of each publisher; 0: as many as fit into `seconds`. share: subscribers are one shared
+    broker: a kind (`netlab.brokers.KINDS`); brokers: how many (0: as in the topology); at: the host of a broker that is
+    alone ("": the first). locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on one,
+    subscribers on another; 50: each anywhere (with sites: half of each at the first two sites). publishers, subscribers, topics:
+    how many; choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything). payload: bytes. qos,
+    version: of clients. rate: messages a second of each publisher; 0: as fast as `window` messages that are not acknowledged (QoS
+    0: not delivered) allow. messages: of each publisher; 0: as many as fit into `seconds`. share: subscribers are one shared
     subscription. connections: so many more that are only opened. mix: flows that take part, joined by +. cpu: share of a core for
-    each broker; 0: no limit. settle: s between the last subscription and the first message. drain: s without progress until
-    what is missing is given up. wire: None, or what changes the topology's default link. every: one message in so many is traced.
+    each broker; 0: no limit. settle: s between the last subscription and the first message. drain: s without progress until what
+    is missing is given up. every: one message in so many is traced.
     """
 
     broker: str = "mqttree-flood"
@@ -351,9 +351,10 @@ def _cell(
 
 def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
     values = _mapping(file, ("phases",), entry)
-    if set(values) != {"until", "name"} or not isinstance(values["until"], int | float):
+    until = values.get("until")
+    if not isinstance(until, int | float) or set(values) != {"until", "name"}:
         file.fail(("phases",), "expected {name: TEXT, until: SECONDS}")
-    return float(values["until"]), str(values["name"])
+    return float(until), str(values["name"])
 
 
 def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:

@@ -14,7 +14,7 @@ PREFIX = "topic-tree"
 
 @dataclass(frozen=True, slots=True)
 class ClientSpec:
-    """One client. host: where it sits; broker: whom it connects to; number: of the publisher within the run, -1: a subscriber.
+    """One client. host: where it sits; broker: whom it connects to; number: of the publisher in the run, -1: a subscriber.
 
     topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the beginning at which its first
     message is due.
@@ -51,7 +51,7 @@ def _hosts(flow: Parameters, hosts: Sequence[str], sites: bool, source: random.R
 
 
 def clients(cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int) -> list[ClientSpec]:
-    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that must not have any, as they will fail."""
+    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that will fail and get none."""
     topology = cell.topology
     result: list[ClientSpec] = []
     publishers: list[ClientSpec] = []

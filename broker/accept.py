@@ -361,6 +361,8 @@ class Handshake:
         node.handshake_over(self)
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
+        if node.durability is not None:
+            node.durability.came(session, present=present)
         if present:
             session.redeliver()
 

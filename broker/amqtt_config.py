@@ -31,8 +31,8 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
     """
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
-    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation", "access", "mqtt"]))
-    for ours in ("federation", "access"):
+    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation", "access", "durability", "mqtt"]))
+    for ours in ("federation", "access", "durability"):
         data.pop(ours, None)
     if data.pop("mqtt", None) is not None:
         data["mqtt"] = read_section(file)

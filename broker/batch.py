@@ -26,7 +26,8 @@ class Batch:
     """Packets of a PUBLISH run; `data` is `count` packets of `size` bytes each, of MQTT `version` 5, or 4 for both 3.x."""
 
     __slots__ = (
-        "_forms", "_messages", "_sender", "count", "data", "payload", "properties", "qos", "size", "start", "topic", "version",
+        "_forms", "_messages", "_sender", "count", "data", "number", "payload", "properties", "qos", "size", "start", "topic",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Batch:
         self.payload = payload
         self.size = size
         self.count = len(data) // size
+        self.number = 0  # of the first message in the journal, once a session keeps them
         self._forms: dict[int, Batch] | None = None
         self._messages: list[Message] | None = None
         self._sender = sender
@@ -75,13 +77,16 @@ class Batch:
         whole = head + head.join([data[at + self.payload : at + size] for at in range(0, len(data), size)])
         size = len(whole) // self.count
         form = Batch(topic, qos, self.properties, 5 if five else 4, whole, start, len(head), size, self._sender)
+        form.number = self.number
         forms[five << 2 | qos] = form
         return form
 
     def part(self, low: int, high: int) -> Batch:
         """Return the packets from number `low` to before `high`, counted from 0."""
         data = self.data[low * self.size : high * self.size]
-        return Batch(self.topic, self.qos, self.properties, self.version, data, self.start, self.payload, self.size, self._sender)
+        part = Batch(self.topic, self.qos, self.properties, self.version, data, self.start, self.payload, self.size, self._sender)
+        part.number = self.number and self.number + low
+        return part
 
     def numbered(self, first: int) -> bytes:
         """Return the packets with the identifiers `first`, `first` + 1, ..."""
@@ -112,5 +117,7 @@ class Batch:
                 message = Message(topic, data[at + payload : at + size], qos, False, properties, None, sender)
                 # A receiver of the same version gets the very bytes but for the packet identifier.
                 message.cache = {cached: (head, data[at + start + 2 : at + size])}
+                if self.number:
+                    message.number = self.number + len(found)
                 found.append(message)
         return found

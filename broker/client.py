@@ -10,6 +10,7 @@ from broker.connection import Connection
 from broker.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.exchange import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.fanout import topic_of
+from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.publishing import publish, refuse, take
 from broker.reasons import explain
@@ -334,6 +335,8 @@ class Client:
     def _pubrel(self, packet: Pubrel) -> None:
         known = packet.packet_id in self.session.incoming
         self.session.incoming.discard(packet.packet_id)
+        if known and isinstance(session := self.session, KeptSession) and session.keeper is not None:
+            session.keeper.settled(session, b"\x62\x02" + PACKET_IDS[packet.packet_id])
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 

@@ -86,6 +86,7 @@ class Connection:
         "conn",
         "dropped",
         "ended",
+        "gate",
         "held",
         "kind",
         "last_heard",
@@ -130,6 +131,7 @@ class Connection:
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
         self.dropped = 0
+        self.gate = 0  # not 0: what goes out waits for this frame of the journal (see `Durability.hold`)
         self.secure: Any = None
         self._parts: list[bytes] = []
         self._have = 0
@@ -328,7 +330,7 @@ class Connection:
         self.closing = True
         if last:
             self.send(last)
-        if not self.outbox and not self.backlog:
+        if not self.outbox and not self.backlog and not (self.gate and self.node.withholds(self)):
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
         self.node.schedule(self.node.now + limits.CLOSE_TIME, lambda now: self.abort("did not take what was sent before closing"))

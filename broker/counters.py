@@ -66,6 +66,13 @@ class Counters:
     retained_dropped: int = 0  # parts of such comparisons that were too much at a time
     tombstones_forgotten: int = 0  # deletions of retained messages that were too many to remember
     clocks_ahead: int = 0  # times of retained messages that were too far ahead to be believed
+    retained_loaded: int = 0  # from the journal at the start
+    sessions_loaded: int = 0
+    journal_frames: int = 0
+    journal_bytes: int = 0
+    journal_errors: int = 0  # writes that failed
+    journal_cut: int = 0  # files whose end could not be read at the start
+    checkpoints: int = 0  # times that everything was written once more, so that what was before can be deleted
     sessions_refused: int = 0
     sessions_expired: int = 0
     sessions_moved: int = 0  # taken over from another broker
@@ -80,6 +87,8 @@ class Counters:
     links_surplus: int = 0
     links_refused: int = 0
     interest_refused: int = 0  # entries of other brokers that are no topic filters
+    interest_widened: int = 0  # times that so many filters were wanted here that everything was asked for instead
+    overlay_refused: int = 0  # entries of other brokers that are no costs of links
     groups_refused: int = 0  # entries of other brokers that are no shared subscriptions, or own ones that are too many
     shared_elsewhere: int = 0  # messages given to members of shared subscriptions at other brokers
     shared_passed_on: int = 0  # of those given to us, passed on: no member was left, or all were away

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.clock import LOGICAL
 from broker.connection import Connection
 from broker.digests import Mark
 from broker.effects import Append, Begin, Discard
@@ -51,7 +50,7 @@ from broker.journal import (
 )
 from broker.keptsession import KeptSession
 from broker.message import Message
-from broker.origin import encode_vector, split_key
+from broker.origin import encode_vector
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.sessionstate import offered
@@ -108,7 +107,7 @@ class Durability:
         self._plan: Iterator[int] | None = None  # of a checkpoint that is under way
         self._said = 0  # bytes of it
         self._until = 0  # mark of its end; 0: not yet
-        self._resting = False  # acknowledgements have waited for a disk that takes nothing
+        self._retrying = False  # a new generation is going to be tried
 
     # ---------------------------------------------------------------- start
 
@@ -121,13 +120,12 @@ class Durability:
         self._whole, self._written = image.size, size
         for number, session in Recovery(self.node, image, now).run():
             self._adopt(session, number)
-        self.node.relay.restore(image.logged, image.seen.values(), now)
         self.node.effects.append(Begin(generation))
         if files >= FILES:
             self._checkpoint(begun=True)
 
     def _adopt(self, session: Session, number: int) -> None:
-        session.__class__ = KeptSession  # the same slots: those that are not kept pay nothing
+        _become(session, KeptSession)
         assert isinstance(session, KeptSession)
         session.keeper = self
         session.number = number
@@ -138,9 +136,10 @@ class Durability:
     def promise(self) -> None:
         """Hold what the connection whose bytes are being handled is sent from now on, until what is recorded now is safe."""
         conn = self.node.current
-        if conn is None or conn in self.node.links_by_connection:
+        if conn is None:
             return
-        conn.gate = self.mark + 1
+        if conn not in self.node.links_by_connection:
+            conn.gate = self.mark + 1
         if self._pending > limits.JOURNAL_BACKLOG_BYTES:
             self.node.hold(conn, self)
 
@@ -171,11 +170,12 @@ class Durability:
         while held and held[0][0] <= mark:
             at, conn, chunks = held.popleft()
             left = self._held_bytes.get(conn, 0) - sum(map(len, chunks))
+            if left > 0:
+                self._held_bytes[conn] = left
+            else:
+                self._held_bytes.pop(conn, None)
             if at >= conn.gate:
                 conn.gate = 0
-                self._held_bytes.pop(conn, None)
-            else:
-                self._held_bytes[conn] = left
             conn.flush(chunks)
 
     # ---------------------------------------------------------------- frames
@@ -211,7 +211,9 @@ class Durability:
         counters.journal_frames += 1
         counters.journal_bytes += len(frame)
         self.node.effects.append(Append(frame, self.mark))
-        if self._plan is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
+        if self._pending > 4 * limits.JOURNAL_BACKLOG_BYTES:
+            self._broke("the disk does not keep up")
+        elif self._plan is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
             self._checkpoint()
 
     def _wall(self) -> int:
@@ -241,8 +243,6 @@ class Durability:
             return
         if error is not None:
             self._broke(error)
-            if self.state == BROKEN:
-                self.node.schedule(self.node.now + RETRY, self._retry)
         elif self.state == BROKEN:
             self.state = RECOVERING
             self.node.log("info", f"the journal is written again, in generation {generation}")
@@ -250,6 +250,9 @@ class Durability:
 
     def _broke(self, error: str) -> None:
         self.node.counters.journal_errors += 1
+        if not self._retrying:
+            self._retrying = True
+            self.node.schedule(self.node.now + RETRY, self._retry)
         if self.state == BROKEN:
             return
         first = self.state == OK
@@ -259,9 +262,9 @@ class Durability:
         self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
         if not self.sync:
             self._release(self.mark)
-        self.node.schedule(self.node.now + RETRY, self._retry)
 
     def _retry(self, now: float) -> None:
+        self._retrying = False
         if self.state == BROKEN:
             self._generation += 1
             self.node.effects.append(Begin(self._generation))
@@ -313,7 +316,7 @@ class Durability:
                 if marks:
                     yield len(marks)
         relay = self.node.relay
-        for entry in relay.own_entries():
+        for entry in relay.log.of(self.node.config.id):
             self.record(self._logged(entry))
             yield 1
         if relay.vector:
@@ -351,7 +354,7 @@ class Durability:
             del self.sessions[session.number]
             session.number = 0
             session.keeper = None
-            session.__class__ = Session
+            _become(session, Session)
 
     def meta(self, session: KeptSession, flags: int = 0) -> None:
         """Record what a session is but for its subscriptions and messages."""
@@ -439,7 +442,7 @@ class Durability:
     def _outgoing(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
         shared = b""
         if isinstance(outgoing, SharedOutgoing):
-            shared = f"$share/{outgoing.group.filter}".encode()
+            shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
         number = self.number_of(outgoing.message)
         self.record(
             OutgoingRecord(session.number, packet_id, number, outgoing.qos, outgoing.retain, outgoing.ids, shared).encode()
@@ -512,3 +515,8 @@ class Durability:
         """Note that something of another broker came."""
         if self.sessions:
             self._seen.add(key)
+
+
+def _become(session: Session, kind: type[Session]) -> None:
+    """Change what a session is. Both have the same slots; so those that are not kept pay nothing for it."""
+    session.__class__ = kind

@@ -80,7 +80,44 @@ class Datagram:
     data: bytes
 
 
-Effect = Authenticate | AuthorizePublish | AuthorizeSubscribe | AuthorizeReceive | Event | Dial | Datagram
+@dataclass(slots=True, eq=False)
+class Append:
+    """Write a frame to the journal. Answer: nothing when it is safe, else the error's text; for many frames at once for the
+    last one of them, in their order."""
+
+    data: bytes
+    mark: int
+
+
+@dataclass(slots=True, eq=False)
+class Begin:
+    """Begin a new generation of the journal; frames after it go there. After an error the only thing that can follow.
+
+    Answer: nothing when it has begun, else the error's text.
+    """
+
+    generation: int
+
+
+@dataclass(slots=True, eq=False)
+class Discard:
+    """Delete the generations of the journal before this one. No answer."""
+
+    generation: int
+
+
+Effect = (
+    Authenticate
+    | AuthorizePublish
+    | AuthorizeSubscribe
+    | AuthorizeReceive
+    | Event
+    | Dial
+    | Datagram
+    | Append
+    | Begin
+    | Discard
+)
 
 
 @dataclass(slots=True)

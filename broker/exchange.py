@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.batch import HIGH, LARGEST, LOW, MOST, Batch
 from broker.fanout import topic_of
+from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.origin import ORIGIN
 from broker.session import RELEASED, Session
@@ -68,6 +69,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         position += 4
     counters = client.node.counters
     counters.packets_acknowledging += (position - begin) // 4
+    if session.keeper is not None and isinstance(session, KeptSession) and position > begin:
+        session.keeper.settled(session, data[begin:position])
     if answers:
         counters.answers_run += len(answers)
         head = b"\x70\x02" if first == 0x62 else b"\x62\x02"
@@ -119,6 +122,8 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
             deque(map(inflight.pop, numbers), maxlen=0)
     counters = client.node.counters
     counters.packets_acknowledging += count
+    if session.keeper is not None and isinstance(session, KeptSession):
+        session.keeper.settled(session, packets)
     if answer:
         counters.answers_run += count
         answers = bytearray(answer * count)
@@ -165,7 +170,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             position += len(batch.data)
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
-    if node.federated and route.forward:
+    if (node.federated and route.forward) or (targets and node.durability is not None and any(s.number for s in targets)):
         targets = None
     answers: list[bytes] = []
     conn = client.conn
@@ -208,6 +213,8 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             break
     if answers:
         node.counters.published_acknowledged += len(answers)
+        if qos == 2 and isinstance(session := client.session, KeptSession) and session.keeper is not None:
+            session.keeper.incoming(session, b"".join(answers))
         head = b"\x40\x02" if qos == 1 else b"\x50\x02"
         outbox = conn.outbox
         if not outbox:
@@ -253,7 +260,10 @@ def _batch(
         numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
         if len(numbers) < count or 0 in numbers or not numbers.isdisjoint(client.session.incoming):
             return None
-        client.session.incoming |= numbers
+        session = client.session
+        session.incoming |= numbers
+        if isinstance(session, KeptSession) and session.keeper is not None:
+            session.keeper.incoming(session, b"".join([PACKET_IDS[number] for number in numbers]))
     elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
         return None
     answers = bytearray((b"\x40\x02\0\0" if qos == 1 else b"\x50\x02\0\0") * count)

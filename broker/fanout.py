@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.access import receivers
 from broker.effects import AuthorizeReceive
+from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.session import Session, SharedOutgoing, Subscription
 from broker.wire.constants import ReasonCode
@@ -169,6 +170,8 @@ class Fanout:
             shared.note(session)
             self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
+        if session.keeper is not None and isinstance(session, KeptSession):
+            session.keeper.subscribed(session, subscription)
 
     def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
         """Remove a subscription; False when there was none."""
@@ -188,6 +191,8 @@ class Fanout:
                     self.shared.remove(inner, group)
                 self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
+        if session.keeper is not None and isinstance(session, KeptSession):
+            session.keeper.unsubscribed(session, topic_filter)
         return True
 
     def group(self, name: str, inner: str) -> SharedGroup | None:
@@ -388,6 +393,8 @@ class Fanout:
         """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up. Not `groups`:
         those of shared subscriptions get nothing."""
         shared = route.shared if groups else []
+        if self.node.durability is not None:
+            self.node.durability.batch(route, batch)
         if route.special or shared:
             for message in batch.messages():
                 self.deliver(route, message, None, shared)

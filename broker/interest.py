@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker import limits
 from broker.listings import INTEREST, PACE
 from broker.origin import split_key
 from routing.cover import Cover
@@ -35,7 +36,7 @@ EVERYTHING = b"#"
 class Interest:
     """Who wants what, and which links lead there."""
 
-    __slots__ = ("_closing", "_cover", "_federation", "_filters", "_node", "_working", "generation", "selective")
+    __slots__ = ("_closing", "_cover", "_crowded", "_federation", "_filters", "_node", "_working", "generation", "selective")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -44,6 +45,7 @@ class Interest:
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
         self._working = False
+        self._crowded = False  # more is wanted than others can be told
         self.selective = federation.config.routing != "flood"
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
@@ -56,7 +58,7 @@ class Interest:
 
     def changed(self, topic_filter: str, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
-        if self.selective:
+        if self.selective and not topic_filter.startswith("$"):  # no such topic crosses a link
             if wanted:
                 self._closing.pop(topic_filter, None)
                 self._cover.add(topic_filter)
@@ -78,6 +80,13 @@ class Interest:
 
     def _post(self) -> None:
         """Tell which filters stand for all that is wanted here; while many are exchanged for one, or back, a piece at a time."""
+        if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
+            self._crowded = True
+            self._cover.add("")
+            self._federation.count("interest_widened")
+        elif self._crowded and len(self._cover) - 1 <= limits.MAX_INTERESTS // 2:
+            self._crowded = False
+            self._cover.remove("")
         announced, withdrawn = self._cover.work(0 if self._working else PIECE)
         listings = self._federation.listings
         for topic_filter in announced:

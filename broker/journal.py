@@ -224,14 +224,15 @@ class RunRecord(NamedTuple):
         return cls(number, qos, size, payload, body[_RUN.size : middle], body[middle:end], body[end:])
 
     @property
-    def count(self) -> int:
-        """How many messages."""
+    def messages(self) -> int:
+        """How many they are."""
         return len(self.data) // self.size
 
     def message(self, number: int) -> MessageRecord:
         """Return one of them."""
         at = (number - self.number) * self.size
-        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, self.data[at + self.payload : at + self.size])
+        payload = self.data[at + self.payload : at + self.size]
+        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload)
 
 
 class SessionRecord(NamedTuple):
@@ -280,7 +281,8 @@ class SubscribedRecord(NamedTuple):
     @classmethod
     def decode(cls, body: bytes) -> SubscribedRecord:
         """Decode a body. Raises struct.error."""
-        return cls(*_SUBSCRIBED.unpack_from(body), body[_SUBSCRIBED.size :])
+        session, options, identifier = _SUBSCRIBED.unpack_from(body)
+        return cls(session, options, identifier, body[_SUBSCRIBED.size :])
 
 
 class OutgoingRecord(NamedTuple):
@@ -346,25 +348,26 @@ class RetainedRecord(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """LOGGED: `count` messages from `sequence` on of origin `key` (16 characters), as in `broker.log.Entry`. `at`: when they came
+    """LOGGED: so many messages from `sequence` on of origin `key` (16 characters), as in `broker.log.Entry`. `at`: when they came
     to this broker (ms); what expires does so so long after it as `data` says."""
 
     key: bytes
     sequence: int
-    count: int
+    messages: int
     step: int
     at: int
     data: bytes
 
     def encode(self) -> bytes:
         """Return the record."""
-        head = _LOGGED.pack(self.key, self.sequence, self.count, self.step, self.at)
+        head = _LOGGED.pack(self.key, self.sequence, self.messages, self.step, self.at)
         return b"".join((_RECORD.pack(14, len(head) + len(self.data)), head, self.data))
 
     @classmethod
     def decode(cls, body: bytes) -> LoggedRecord:
         """Decode a body. Raises struct.error."""
-        return cls(*_LOGGED.unpack_from(body), body[_LOGGED.size :])
+        key, sequence, messages, step, at = _LOGGED.unpack_from(body)
+        return cls(key, sequence, messages, step, at, body[_LOGGED.size :])
 
 
 def encode_end(session: int) -> bytes:

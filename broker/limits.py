@@ -62,6 +62,10 @@ HOLD_QUEUED = 5_000
 HOLD_QUEUED_BYTES = 16 * 1024 * 1024
 """bytes of these: large messages fill MAX_QUEUED_BYTES long before they are many."""
 
+PIECES_BACKLOG = 1024 * 1024
+"""bytes waiting for a link beyond which it takes no more old messages that somebody has asked an origin for [routed_dropped]: they are
+asked for again, and many who ask at once must not fill the memory, or keep what is new waiting for long."""
+
 HOLD_LINK_BYTES = 8 * 1024 * 1024
 """bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back like above: a quarter of LINK_BACKLOG_BYTES, as
 what is on its way comes on top. QoS 0 is dropped there."""
@@ -164,6 +168,10 @@ MAX_MOVED_BYTES = 512 * 1024 * 1024
 MAX_EXPORT_BYTES = 256 * 1024 * 1024
 """bytes of encoded sessions kept for those that take them; beyond it those that nobody asked for lately are encoded again."""
 
+JOURNAL_BACKLOG_BYTES = 64 * 1024 * 1024
+"""bytes of the journal that wait for the disk; beyond it publishers are not read until half of them are written. At four times as
+much - brokers whose publishers cannot be held, acknowledgements - it counts as a disk that does not write [journal_errors]."""
+
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""
 
@@ -228,6 +236,10 @@ may make them up, and must not fill the table of the whole federation."""
 
 MAX_VECTOR_GAPS = 2048
 """gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual, thousands somebody's invention."""
+
+MAX_INTERESTS = 250_000
+"""filters that clients of one broker want, with routing by interest. Every other broker keeps each, some 600 bytes; of more it is
+told `#` instead [interest_widened], until half as many are left."""
 
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker import limits
 from broker.records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket
 from routing.directory import Came, Directory, DirectoryError, Moved, Posted, Went
@@ -34,6 +35,9 @@ LIVE = 0x40
 
 KNOWN = 0x20
 """Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on the way has to know."""
+
+SHORT = 1024
+"""bytes; longer messages are not sent behind what waits for a slow link."""
 
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
@@ -236,6 +240,9 @@ class Listings:
             self._federation.count("routed_dropped")
             return False
         if kind & LIVE and not (link.live or on_overlay):
+            return False
+        if kind & BEHIND and link.conn.backlog_bytes > limits.PIECES_BACKLOG and len(message) > SHORT:
+            self._federation.count("routed_dropped")
             return False
         if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:
             return False

@@ -24,6 +24,7 @@ from broker.origin import (
     encode_for_links,
     explicit,
     intersect,
+    split_key,
 )
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -90,9 +91,19 @@ class Entry:
         return topic_of(self._data) if self._message is None else self._message.topic
 
     @property
+    def step(self) -> int:
+        """Bytes of each message of a run but the first; 0 for a single message."""
+        return self._step
+
+    @property
     def choice(self) -> Choice | None:
         """Who of shared subscriptions gets it, when it says so."""
         return None if self._step or self._message is not None else choice_of(self._data)
+
+    @property
+    def qos(self) -> int:
+        """The QoS that they were published at."""
+        return self._message.qos if self._message is not None else self._data[0] >> 1 & 3
 
     @property
     def retain(self) -> bool:
@@ -134,6 +145,10 @@ class MessageLog:
         while self._bytes > self._limit and len(self._entries) > 1:
             self._bytes -= self._entries.popleft().size
             self._counters.log_trimmed += 1
+
+    def of(self, broker_id: bytes) -> list[Entry]:
+        """Return what was published at a broker, at QoS 1 or 2."""
+        return [entry for entry in self._entries if entry.qos and split_key(entry.key)[0] == broker_id]
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE."""

@@ -28,10 +28,13 @@ class Message:
     """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
     no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
 
-    __slots__ = ("cache", "choice", "expires_at", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+    __slots__ = ("cache", "choice", "expires_at", "number", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
 
     choice: Choice
     """Of messages from a link that say who of a shared subscription gets them; not set on all others."""
+
+    number: int
+    """In the journal; not set on messages that no session keeps."""
 
     stamp: Stamp
     """Of retained messages alone, from when they are published or come from a link; not set on all others."""

@@ -22,10 +22,12 @@ from broker.config import NodeConfig
 from broker.connection import Connection, Nowhere, Transport
 from broker.counters import Counters
 from broker.effects import (
+    Append,
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
     AuthorizeSubscribe,
+    Begin,
     Dial,
     Effect,
     Event,
@@ -33,6 +35,7 @@ from broker.effects import (
 )
 from broker.fanout import Fanout
 from broker.federation import Federation
+from broker.keptsession import KeptSession
 from broker.link import Link
 from broker.message import Message
 from broker.rate import Rate
@@ -49,6 +52,7 @@ from routing.topics import split_shared
 
 if TYPE_CHECKING:
     from broker.drain import Drain
+    from broker.durability import Durability
 
 
 class Timer:
@@ -115,6 +119,7 @@ class Node:
         """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
         self.connected = 0  # clients
         self.drain: Drain | None = None
+        self.durability: Durability | None = None
         self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
@@ -228,6 +233,10 @@ class Node:
             case Dial():
                 if result is not None:
                     self.federation.dial_failed(effect, str(result), now)
+            case Append() if self.durability is not None:
+                self.durability.written(effect.mark, result)
+            case Begin() if self.durability is not None:
+                self.durability.begun(effect.generation, result)
             case _:
                 pass
 
@@ -259,6 +268,12 @@ class Node:
         while self.unheld:
             self.unheld.popleft().go_on(self.now)
             self._flush()
+        if self.durability is not None:
+            self.durability.seal()
+
+    def withholds(self, conn: Connection) -> bool:
+        """Whether something for a connection waits for the journal."""
+        return self.durability is not None and self.durability.holds(conn)
 
     def _flush(self) -> None:
         while self.dirty:  # closing a slow consumer while flushing may queue wills
@@ -271,6 +286,8 @@ class Node:
                         if isinstance(outlet, Session):
                             outlet.miss_runs()
                         outbox.clear()
+                    elif conn.gate and self.durability is not None:
+                        self.durability.hold(conn, outbox)
                     else:
                         conn.flush(outbox)
 
@@ -410,9 +427,9 @@ class Node:
             delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
             if delay and session.expiry:
                 when = self.now + min(delay, session.expiry)
-                session.will_timer = self.schedule(when, lambda now: self._send_will(session))
+                session.will_timer = self.schedule(when, lambda now: self.send_will(session))
             else:
-                self._send_will(session)
+                self.send_will(session)
         if session.expiry == 0:
             self.end_session(session)
         else:
@@ -421,8 +438,10 @@ class Node:
 
     def expire_later(self, session: Session) -> None:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
+        if self.durability is not None:
+            self.durability.keep(session)
         if session.expiry != NEVER:
-            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self._expire(session))
+            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self.expire(session))
 
     def take_over(self, session: Session) -> None:
         """Disconnect the connection that a newer one with its client id replaces, here or elsewhere (MQTT-3.1.4-3)."""
@@ -440,15 +459,19 @@ class Node:
             conn.close(last)
             self.client_gone(owner, "taken over", graceful=False)
 
-    def _expire(self, session: Session) -> None:
+    def expire(self, session: Session) -> None:
+        """End a session whose client has been away for too long."""
         self.counters.sessions_expired += 1
         self.end_session(session)
 
-    def _send_will(self, session: Session) -> None:
+    def send_will(self, session: Session) -> None:
+        """Publish the will of a session, if it still has one."""
         will: Will | None = session.will
         if will is None:
             return
         session.will = None
+        if session.keeper is not None and isinstance(session, KeptSession) and session.conn is None:
+            session.keeper.meta(session)
         permissions = session.permissions
         if will.topic.startswith("$") or (permissions is not None and not permissions.may_publish(will.topic)):
             self.counters.publish_refused += 1
@@ -476,9 +499,11 @@ class Node:
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             self.moving.ended(session)
+        if self.durability is not None:
+            self.durability.ended(session)
         session.stop_timers()
         if session.conn is None:
-            self._send_will(session)
+            self.send_will(session)
         for topic_filter in list(session.subscriptions):
             group, inner = split_shared(topic_filter)
             self.fanout.unsubscribe(session, topic_filter, group, inner)

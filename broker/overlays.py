@@ -60,12 +60,13 @@ REPORTED, REPORTED_SETS = 4096, 64
 class Ways:
     """Where the messages of one origin go from here."""
 
-    __slots__ = ("children", "next", "parent")
+    __slots__ = ("children", "next", "parent", "strange")
 
     def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
         self.parent = None if tree.parent is None else open_links.get(tree.parent)
         self.next = {broker: open_links[step] for broker, step in tree.next.items() if step in open_links}
         self.children = list(dict.fromkeys(self.next.values()))
+        self.strange = False  # those behind us know that messages came over another link than from the parent
 
 
 class Overlays:
@@ -284,6 +285,19 @@ class Overlays:
             streams.tell_break(broker)
             streams.changed(broker)
 
+    def came(self, key: bytes, link: Link) -> None:
+        """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it may be ahead of others: a
+        neighbour replays what is wanted here, or knows another graph. Those behind us are told before they get it."""
+        origin = split_key(key)[0]
+        ways = self._ways.get(origin) or self.ways(origin)
+        if link is ways.parent:
+            ways.strange = False
+        elif not ways.strange:
+            ways.strange = True
+            for broker, onward in ways.next.items():
+                if onward is not link:
+                    self._federation.listings.send_over(onward, broker, CHANGED, origin)
+
     def link_for(self, message: bytes) -> Link | None:
         """Return the link that a message to one broker takes which must not leave the way of an origin's messages."""
         receiver, sender, kind = message[:8], message[8:16], message[17]
@@ -292,4 +306,8 @@ class Overlays:
                 if (link := ways.next.get(receiver)) is not None:
                     self._federation.listings.send_over(link, receiver, CHANGED, origin)
             return None
-        return self.link_to(message[18:26] if kind == CHANGED else sender, receiver)
+        if kind == CHANGED:
+            return self.link_to(message[18:26], receiver)
+        ways = self.ways(sender)
+        ways.strange = False  # behind an answer everything has to come from the parent again
+        return ways.next.get(receiver)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.availability import check_publish
 from broker.effects import AuthorizePublish
+from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.reasons import well_formed
 from broker.wire.constants import ReasonCode
@@ -116,11 +117,18 @@ def take(client: Client, message: Message, packet_id: int) -> None:
     if message.qos == 1:
         client.send(b"\x40\x02" + PACKET_IDS[packet_id])
     elif message.qos == 2:
-        client.session.incoming.add(packet_id)
+        _received(client, packet_id)
         client.send(b"\x50\x02" + PACKET_IDS[packet_id])
     if node.hooks.events:
         node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
     node.publish(message)
+
+
+def _received(client: Client, packet_id: int) -> None:
+    session = client.session
+    session.incoming.add(packet_id)
+    if isinstance(session, KeptSession) and session.keeper is not None:
+        session.keeper.incoming(session, PACKET_IDS[packet_id])
 
 
 def refuse(
@@ -137,5 +145,5 @@ def refuse(
         client.answer(Puback(packet_id, reason), why)
     elif message.qos == 2:
         if not reason:
-            client.session.incoming.add(packet_id)
+            _received(client, packet_id)
         client.answer(Pubrec(packet_id, reason), why)

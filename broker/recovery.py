@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker import limits
 from broker.digests import Mark, place_of
 from broker.journal import (
     CLEAN,
@@ -32,7 +33,9 @@ from broker.journal import (
     decode_whole,
     read_records,
 )
+from broker.log import Entry, read_link_packets
 from broker.message import Message
+from broker.origin import LAST, Window, decode_vector, split_key
 from broker.session import NEVER, RELEASED, Session
 from broker.sessionstate import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
 from broker.wire.constants import WILL
@@ -117,7 +120,7 @@ class Image:
 
     def _run(self, body: bytes) -> None:
         run = RunRecord.decode(body)
-        last = run.number + run.count - 1
+        last = run.number + run.messages - 1
         self.messages.update(dict.fromkeys(range(run.number, last + 1), run))
         self.numbers[0] = max(self.numbers[0], last)
 
@@ -255,6 +258,7 @@ class Recovery:
 
     def run(self) -> list[tuple[int, Session]]:
         """Do it; returns the sessions with their numbers. Wills and sessions whose time has come follow with the first tick."""
+        node = self.node
         self._retain()
         found = []
         for number, kept in self.image.sessions.items():
@@ -262,7 +266,48 @@ class Recovery:
             if session is not None:
                 found.append((number, session))
         self.made.clear()
-        return found
+        self._log()
+        if not node.federation.interest.selective:
+            self._see()
+        return [(number, session) for number, session in found if node.sessions.get(session.client_id) is session]
+
+    def _log(self) -> None:
+        """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
+        node, relay = self.node, self.node.relay
+        horizon = self.image.alive - limits.LOG_AGE * 1000
+        for record in self.image.logged:
+            if record.at < horizon or record.key == relay.key:
+                continue
+            try:
+                message = next(read_link_packets(record.data, self._expires(record.at) or self.now))[2]
+            except (WireError, StopIteration):
+                self.image.skipped += 1
+                continue
+            at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
+            if record.step:
+                entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
+            else:
+                entry = Entry(record.key, record.sequence, record.data, message, at)
+            relay.log.append(entry)
+            window = relay.vector.setdefault(record.key, Window(0, self.now))
+            window.begin = LAST  # sessions here have had it
+            window.top = max(window.top, record.sequence + record.messages - 1)
+        node.federated = node.federated or bool(self.image.logged)
+
+    def _see(self) -> None:
+        """Go on with other brokers' messages where we were, if a session is there for what was published meanwhile."""
+        node, relay = self.node, self.node.relay
+        if not node.sessions:
+            return
+        try:
+            seen = decode_vector(b"".join(self.image.seen.values()), self.now)
+        except WireError:
+            self.image.skipped += 1
+            return
+        for key, window in seen.items():
+            if key not in relay.vector and split_key(key)[0] != node.config.id:
+                window.counters = node.counters
+                relay.vector[key] = window
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000
@@ -271,7 +316,8 @@ class Recovery:
         node, retention = self.node, self.node.federation.retention
         if not node.config.retain_available:
             return
-        store, keys = node.retained, {}
+        store = node.retained
+        keys: dict[bytes, bytes] = {}
         now, wall = self.now, self.wall
         newest = 0
         for body in self.image.retained.values():
@@ -315,11 +361,16 @@ class Recovery:
             for topic_filter, s in kept.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):
                     shared[topic_filter] = len(state.subscriptions)
-                state.subscriptions.append((topic_filter.decode(), s.options & 3, s.options & 4 != 0, s.options & 8 != 0, s.identifier))
+                options = s.options
+                subscription = (topic_filter.decode(), options & 3, options & 4 != 0, options & 8 != 0, s.identifier)
+                state.subscriptions.append(subscription)
         except (WireError, UnicodeDecodeError, IndexError):
             self.image.skipped += 1
             return None
         state.items = list(self._items(kept, shared))
+        if (old := node.sessions.get(client_id)) is not None:
+            old.will = None
+            node.end_session(old)
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(username, client_id, "")
         session.version = head.version

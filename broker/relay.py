@@ -85,7 +85,10 @@ class Relay:
             links = self._links(message, choice, self.key)
             self.own.top = sequence = self.own.top + 1
             data = encode_for_links(message, self.key, sequence, node.now, told) if links or told else b""
-            self.log.append(Entry(self.key, sequence, data, message, node.now))
+            entry = Entry(self.key, sequence, data, message, node.now)
+            self.log.append(entry)
+            if node.durability is not None and message.qos:
+                node.durability.logged(entry)
             if message.retain:
                 self.federation.retention.numbered(message, sequence)
             if self.backpressure.held and message.qos and isinstance(message.sender, Session):
@@ -125,7 +128,10 @@ class Relay:
         self.own.top += count
         batch = batch.form(5, batch.qos)
         data = batch.for_links(self.key, sequence)
-        self.log.append(Entry.run(self.key, sequence, count, data, batch.size, self.node.now))
+        entry = Entry.run(self.key, sequence, count, data, batch.size, self.node.now)
+        self.log.append(entry)
+        if self.node.durability is not None:
+            self.node.durability.logged(entry)
         self._send(data, count, self.federation.interest.links(batch.topic), None)
         if self.backpressure.held:
             self.backpressure.check(batch.topic, self.node.current)
@@ -171,6 +177,8 @@ class Relay:
         elif window is self.own:
             return 0
         window.heard = now
+        if self.node.durability is not None:
+            self.node.durability.saw(key)
         return window.accept(first, count, skipped=window.stream is not None)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
@@ -253,7 +261,10 @@ class Relay:
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
-        if self.node.forwarding or self.federation.overlays.active:
+        overlays = self.federation.overlays
+        if self.node.forwarding or overlays.active:
+            if overlays.active and (message.qos or message.retain):
+                overlays.came(key, link)
             self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
@@ -284,6 +295,8 @@ class Relay:
             if not data:
                 data = batch.for_links(key, sequence)
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
+            if self.federation.overlays.active:
+                self.federation.overlays.came(key, link)
             self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
             window = self.vector[key]
             # So many were published before we met their origin, or are held for now.

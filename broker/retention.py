@@ -139,6 +139,9 @@ class Retention:
         topic = message.topic
         mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
+        if change >= Change.TAKEN and node.durability is not None:
+            node.durability.retained(mark)
+            node.durability.promise()
         if change >= Change.TAKEN and tell:
             node.retain(message)
         return change

@@ -20,6 +20,7 @@ from broker import admin as admin_server
 from broker import logs
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError, ConfigFile
+from broker.disk import Disk
 from broker.drain import Drain, read_drain
 from broker.identity import DataDir, fresh_identity
 from broker.settings import (
@@ -72,10 +73,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
         with _admin_socket(settings) as listener:
             _raise_file_limit()
-            return _run_loop(_Run(settings, data, config, federation, listener, arguments.die_with_parent))
+            disk = _disk(settings, identity.id)
+            return _run_loop(_Run(settings, data, config, federation, listener, disk, arguments.die_with_parent))
     finally:
         if folder is not None:
             folder.close()
+
+
+def _disk(settings: RunSettings, broker_id: bytes) -> Disk | None:
+    """Return the files of the journal, if there is to be one. Raises ConfigError."""
+    folder = settings.data_dir
+    if folder is None:
+        return None
+    if settings.durability == "none":
+        if (folder / "journal").exists():
+            log.warning("durability is none: the journal in %s is neither read nor written", folder)
+        return None
+    return Disk(folder, broker_id, sync=settings.durability == "sync")
 
 
 def _run_loop(running: _Run) -> int:
@@ -95,6 +109,7 @@ class _Run:
         config: BrokerConfig,
         federation: FederationSettings,
         listener: socket.socket | None,
+        disk: Disk | None,
         die_with_parent: bool,
     ) -> None:
         self.settings = settings
@@ -102,6 +117,7 @@ class _Run:
         self.config = config
         self.federation = federation
         self.listener = listener
+        self.disk = disk
         self.die_with_parent = die_with_parent
         self.stopping: asyncio.Event | None = None
         self.broker: Broker | None = None
@@ -120,7 +136,7 @@ class _Run:
         try:
             self._check_listeners(self.settings.access, self.settings.file)
             gatekeeper = Gatekeeper(self.settings.access, self.config.listeners)
-            self.broker = broker = Broker(self.data, loop, settings=self.federation, gatekeeper=gatekeeper)
+            self.broker = broker = Broker(self.data, loop, settings=self.federation, gatekeeper=gatekeeper, disk=self.disk)
             await broker.start()
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)

@@ -31,7 +31,21 @@ from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptio
 from broker.cli import version
 from broker.client import Client
 from broker.config import NodeConfig
-from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Datagram, Dial, Effect, Event
+from broker.disk import Disk
+from broker.durability import Durability
+from broker.effects import (
+    Append,
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+    Begin,
+    Datagram,
+    Dial,
+    Discard,
+    Effect,
+    Event,
+)
 from broker.gatekeeper import Gatekeeper
 from broker.listening import ListenerOptions, split_options, unix_path
 from broker.logs import log_line
@@ -60,7 +74,7 @@ DEFAULT_PLUGINS: dict[str, Any] = {
 }
 """amqtt's default without its two loggers."""
 
-OURS = ("federation", "access")
+OURS = ("federation", "access", "durability")
 """Keys of a configuration file that are none of amqtt's."""
 
 
@@ -78,9 +92,10 @@ class Broker(Face):
         *,
         settings: FederationSettings | None = None,
         gatekeeper: Gatekeeper | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        """Take amqtt's configuration (keys `federation` and `access` in it are not for us), the federation's settings, and who
-        knows users and rules.
+        """Take amqtt's configuration (keys `federation`, `access` and `durability` in it are not for us), the federation's
+        settings, who knows users and rules, and the files of the journal.
 
         The key `mqtt` is for the node (`broker.mqttoptions`).
 
@@ -99,6 +114,7 @@ class Broker(Face):
                 del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]  # ours tell more
         self.settings = settings
         self.gatekeeper = gatekeeper
+        self.disk = disk
         self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
         self.outreach = Outreach(settings)
         self._restart = False
@@ -183,6 +199,7 @@ class Broker(Face):
         self._restart = True
         await self._fire(BrokerEvents.PRE_START)
         try:
+            self._recover()
             await self._start_listeners()
         except BaseException as error:
             await self._close_listeners()
@@ -237,6 +254,36 @@ class Broker(Face):
             self.logger.info("Listener '%s' bind to %s (max_connections=%s)", name, config.bind, config.max_connections)
         if self.settings is not None and self.settings.port == 0:
             self._make_node(self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0)))
+            self._recover()
+
+    def _recover(self) -> None:
+        """Make the node what the journal says, and go on with that. Raises ConfigError: it cannot be read."""
+        disk = self.disk
+        if disk is None:
+            return
+        now = self.driver.time()
+        loaded = disk.load()
+        for line in loaded.cuts:
+            self.node.counters.journal_cut += 1
+            log_line("warning", line)
+        node = self.node
+        node.durability = Durability(node, sync=disk.sync)
+        node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
+        disk.start(lambda effect, error: self._loop.call_soon_threadsafe(self._told, effect, error))
+        if loaded.files:
+            what = f"{node.counters.sessions_loaded} sessions and {node.counters.retained_loaded} retained messages"
+            log_line("info", f"{what} are back after {self.driver.time() - now:.1f} s ({loaded.size:,} bytes of journal)")
+
+    def _told(self, effect: Append | Begin, error: str | None) -> None:
+        self.node.answer(effect, error, self.driver.time())
+        self.driver.wake()
+
+    async def _close_disk(self) -> None:
+        """Write what is left, and wait for it."""
+        if self.disk is not None:
+            self.node.flush()
+            self._run_effects()
+            await self._loop.run_in_executor(None, self.disk.close)
 
     async def _open(
         self, server: Listener, kind: ListenerType, where: tuple[str | None, int] | str, context: ssl.SSLContext | None
@@ -333,6 +380,7 @@ class Broker(Face):
         if self.gatekeeper is not None:
             self.gatekeeper.close()
         await self._close_listeners()
+        await self._close_disk()
         self.node.sessions.clear()
         self.node.retained.clear()
         self.logger.info("Broker closed")
@@ -391,6 +439,9 @@ class Broker(Face):
                         events.append(effect)
                 case Datagram():
                     self.outreach.send(effect.data)
+                case Append() | Begin() | Discard():
+                    if self.disk is not None:
+                        self.disk.put(effect)
                 case Dial():
                     self.spawn(self.outreach.dial(effect, self.driver))
                 case Authenticate():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.aliases import Aliases
     from broker.batch import Batch
     from broker.connection import Connection
+    from broker.durability import Durability
     from broker.fanout import SharedGroup
     from broker.node import Node, Timer
     from broker.wire import Will
@@ -99,14 +100,17 @@ class Session:
         "expiry_timer",
         "incoming",
         "inflight",
+        "keeper",
         "limited",
         "maximum_packet_size",
         "missed",
         "missed_bytes",
         "next_packet_id",
         "node",
+        "number",
         "outbox",
         "permissions",
+        "pumping",
         "queue",
         "queued_bytes",
         "receive_maximum",
@@ -147,6 +151,9 @@ class Session:
         self.will: Will | None = None
         self.will_timer: Timer | None = None
         self.expiry_timer: Timer | None = None
+        self.keeper: Durability | None = None  # of a `KeptSession`, and
+        self.number = 0  # what it is called in the journal
+        self.pumping = False
 
     def expire_after(self, interval: int) -> None:
         """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants it."""
@@ -425,16 +432,19 @@ class Session:
         """Turn packets in flight into messages: the next connection may speak another version."""
         for packet_id, sent in self.inflight.items():
             if isinstance(sent, bytes):
-                body = read_length(sent, 1)[1]
-                start = body + 2 + (sent[body] << 8 | sent[body + 1])
-                payload = properties = start + 2
-                if self.version == 5:
-                    size, properties = read_length(sent, properties)
-                    payload = properties + size
-                qos = sent[0] >> 1 & 3
-                section = sent[properties:payload]
-                message = Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None)
-                self.inflight[packet_id] = Outgoing(message, qos, False, b"")
+                self.inflight[packet_id] = self.unpacked(sent)
+
+    def unpacked(self, sent: bytes) -> Outgoing:
+        """Return the message of a packet that was sent on this connection."""
+        body = read_length(sent, 1)[1]
+        start = body + 2 + (sent[body] << 8 | sent[body + 1])
+        payload = properties = start + 2
+        if self.version == 5:
+            size, properties = read_length(sent, properties)
+            payload = properties + size
+        qos = sent[0] >> 1 & 3
+        section = sent[properties:payload]
+        return Outgoing(Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None), qos, False, b"")
 
     def acknowledged(self, packet_id: int) -> bool:
         """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""

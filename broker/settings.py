@@ -23,6 +23,7 @@ MAX_SECRET = 4096
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
 ROUTINGS = ("flood", "interest", "topic")
+DURABILITIES = ("none", "async", "sync")
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_BIND = "0.0.0.0:1883"
 
@@ -117,6 +118,8 @@ class RunSettings:
     listen: str | None = None
     name: str | None = None
     data_dir: Path | None = None
+    durability: str | None = None
+    """None: async with a data directory, else none."""
     cluster: str = "mqttree"
     secret: bytes | None = None
     discovery: str = "multicast"
@@ -197,7 +200,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
     if config is None:
         config = environment.get("MQTTREE_CONFIG") or None
     file = ConfigFile.read(config) if config is not None else None
-    section = file.section(("federation",), OPTIONS) if file is not None else {}
+    inner = [name for name, option in OPTIONS.items() if not option.top]
+    section = file.section(("federation",), inner) if file is not None else {}
     settings = RunSettings(file=file, access=read_access(file))
     for name, option in OPTIONS.items():
         variable = f"MQTTREE_{name.upper()}"
@@ -206,6 +210,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
             value, where = flags[name], f"--{name.replace('_', '-')}"
         elif option.flag and environment.get(variable):  # containers set variables to nothing to mean nothing
             value, where = environment[variable], variable
+        elif file is not None and option.top and file.data.get(name) is not None:
+            value, where = file.data[name], file.where((name,))
         elif file is not None and section.get(name) is not None:
             key = name if name in file.data["federation"] else name.replace("_", "-")
             value, where = section[name], file.where(("federation", key))
@@ -215,6 +221,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
             setattr(settings, option.field or name, option.read(value))
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
+        if name == "durability" and value != "none" and settings.data_dir is None:
+            raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
     return settings
 
 
@@ -430,17 +438,20 @@ ACCESS: dict[str, Callable[[object], Any]] = {"users": _path, "rules": _path, "a
 
 
 class Option(NamedTuple):
-    """One thing that can be set: how its value is read, whether it is a flag and a variable too, and its field."""
+    """One thing that can be set: how its value is read, whether it is a flag and a variable too, its field, and whether its key is
+    at the top of the file."""
 
     read: Callable[[object], Any]
     flag: bool = True
     field: str = ""
+    top: bool = False
 
 
 OPTIONS: dict[str, Option] = {
     "listen": Option(_bind),
     "name": Option(_bounded("name", MAX_NAME)),
     "data_dir": Option(_path),
+    "durability": Option(_choice(*DURABILITIES), top=True),
     "cluster": Option(_bounded("cluster name", MAX_CLUSTER)),
     "secret_file": Option(_secret, field="secret"),
     "discovery": Option(_choice(*DISCOVERIES)),
@@ -461,7 +472,8 @@ OPTIONS: dict[str, Option] = {
     "tls": Option(_tls, flag=False),
     "client_address": Option(_address, flag=False),
 }
-"""Keys of the file's `federation:` section, with underscores; those with `flag` are flags and MQTTREE_ variables as well.
+"""Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are flags and MQTTREE_ variables
+as well.
 
 Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service of that name.
 """

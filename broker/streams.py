@@ -45,6 +45,10 @@ ASK_PAUSE = 0.005
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time."""
 
+MAX_QUESTIONS = 16
+"""questions to one origin whose answers are still taken: over a slow link they come later than the next question is asked, and
+who took the last one's alone would never get any further. As many as are asked within PATIENCE."""
+
 HOLD = 5.0
 """s; longest wait for an origin that is gone: a split that is shorter leaves order whole. What came meanwhile is delivered then,
 and what is missing later, should it come."""
@@ -71,12 +75,23 @@ Found = tuple[Message, Choice | None, "Entry | None"]
 """A message, who of shared subscriptions gets it, and the log's entry of it, None when it is not in the log."""
 
 
+class Question:
+    """What an origin was asked for, and what has come of its answer."""
+
+    __slots__ = ("again", "asked", "parts")
+
+    def __init__(self, asked: Ranges) -> None:
+        self.asked = asked
+        self.parts: list[bytes] = []
+        self.again = False  # the way broke once more since
+
+
 class Stream:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
 
     __slots__ = (
-        "again", "ask_at", "asked", "broke", "broker_id", "data", "done", "free", "held", "kept", "key", "number",
-        "owed", "pause", "since", "source", "streams", "timer", "window",
+        "ask_at", "broke", "broker_id", "done", "free", "held", "kept", "key", "owed", "pause", "questions", "since", "source",
+        "streams", "timer", "window",
     )  # fmt: skip
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
@@ -91,14 +106,11 @@ class Stream:
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.broke = 0.0  # s; without a source since
-        self.again = False  # broke once more since we asked
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
         self.timer: Timer | None = None
-        self.asked: Ranges = []
+        self.questions: dict[int, Question] = {}  # by number, oldest first: answers may take longer than our patience
         self.ask_at = 0.0
         self.pause = RETRY
-        self.number = 0  # of the last ASK
-        self.data: list[bytes] = []  # parts of its answer
 
     def take(self, link: Link, first: int, count: int) -> int:
         """Take numbers that cross this broker for the first time; returns how many of them, the last ones, those here get now."""
@@ -120,6 +132,12 @@ class Stream:
                 self.owed = subtract(self.owed, [(first, last)])
                 return count
         return 0
+
+    def outdate(self) -> None:
+        """The way broke: what has been asked for has to be asked for again."""
+        self.free = False
+        for question in self.questions.values():
+            question.again = True
 
     def wait(self) -> None:
         """Something is held from now on."""
@@ -254,8 +272,7 @@ class Streams:
             if stream.source is link or self.federation.overlays.active:
                 self.lose(stream)
             elif stream.source is None:
-                stream.again = True
-                stream.free = False
+                stream.outdate()
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
@@ -270,18 +287,17 @@ class Streams:
             stream.source = None
             self._broken(stream)
         else:
-            stream.again = True
-            stream.free = False
-            stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
-            stream.pause = RETRY
+            stream.outdate()
+            if not stream.questions:  # else an answer may be on its way, behind much else: when it is here, we ask again
+                stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
+                stream.pause = RETRY
             self.arm(stream)
 
     def _broken(self, stream: Stream) -> None:
         now = self.node.now
         stream.broke = stream.since = now
-        stream.held = False
-        stream.free = stream.again = False
-        stream.asked = []
+        stream.held = stream.free = False
+        stream.questions.clear()
         stream.pause = RETRY
         stream.ask_at = now + ASK_PAUSE
         self.arm(stream)
@@ -319,7 +335,9 @@ class Streams:
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):
             return PATIENCE
-        return HOLD if stream.broker_id in self.federation.listings.directory.listings else STRANGER
+        # The directory takes the tree alone: with overlays an origin's messages can be here before any word of it.
+        known = stream.broker_id in self.federation.listings.directory.listings or self.federation.overlays.active
+        return HOLD if known else STRANGER
 
     def _set_free(self, stream: Stream, now: float) -> None:
         """Hold nothing any more."""
@@ -333,15 +351,15 @@ class Streams:
     # ---------------------------------------------------------------- asking
 
     def _ask(self, stream: Stream, now: float) -> None:
-        self._number = stream.number = self._number + 1 & 0xFFFFFFFF
-        stream.asked = stream.lacks()
-        stream.data = []
-        stream.again = False
+        self._number = self._number + 1 & 0xFFFFFFFF
+        question = stream.questions[self._number] = Question(stream.lacks())
+        if len(stream.questions) > MAX_QUESTIONS:
+            del stream.questions[next(iter(stream.questions))]
         stream.ask_at = now + stream.pause
         stream.pause = min(2 * stream.pause, RETRY_MOST)
         listings = self.federation.listings
-        body = [listings.directory.own.stamp()[8:], stream.number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
-        body += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in stream.asked]
+        body = [listings.directory.own.stamp()[8:], self._number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
+        body += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in question.asked]
         listings.send(stream.broker_id, ASK, b"".join(body))
         self.federation.hurry(now)
 
@@ -396,23 +414,29 @@ class Streams:
         listing = self.federation.listings.directory.listings.get(sender)
         window = None if listing is None else self.federation.relay.vector.get(origin_key(sender, listing.boot))
         stream = None if window is None else window.stream
-        if stream is None or stream.source is not None or number != stream.number or index != len(stream.data):
+        question = None if stream is None else stream.questions.get(number)
+        if stream is None or question is None or stream.source is not None or index != len(question.parts):
             return
-        stream.data.append(body[27:])
+        question.parts.append(body[27:])
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
             return
-        stream.number = 0
+        before = stream.done
+        for older in list(stream.questions):
+            del stream.questions[older]
+            if older == number:
+                break
         found: dict[int, Found] = {}
-        for key, sequence, message, choice, _ in read_link_packets(b"".join(stream.data), now):
+        for key, sequence, message, choice, _ in read_link_packets(b"".join(question.parts), now):
             if key == stream.key:
                 found[sequence] = (message, choice, None)
-        stream.data = []
         self._release(stream, top, found, now)
-        stream.owed = subtract(stream.owed, intersect(stream.asked, [(1, top)]) if top else [])
-        if flags & 2 or stream.again or stream.window.top > top:
+        stream.owed = subtract(stream.owed, intersect(question.asked, [(1, top)]) if top else [])
+        if flags & 2 or question.again or stream.window.top > top:
             stream.pause = RETRY
-            self._ask(stream, now)
+            # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
+            if (flags & 2 and top > before) or all(newer.again for newer in stream.questions.values()):
+                self._ask(stream, now)
             self.arm(stream)
         elif link is not None and link.state == "up":
             stream.source = link

@@ -18,8 +18,8 @@ from routing.trie import SubscriptionTrie
 INDEXED = 8
 """levels by whose words filters are found; the others are compared."""
 
-SPELLINGS: Final = {"+/#": "#", "/+/#": "/#"}
-"""Filters that match the same topics as others: no topic is empty."""
+SPELLINGS: Final = {"+/#": "#", "/+/#": "/#", "": "#"}
+"""Filters that match the same topics as others: no topic is empty. The empty one is no client's, but the broker's own."""
 
 _Bucket = str | dict[str, None]
 """Filters with a word at a level; most words are those of one filter."""

@@ -89,7 +89,7 @@ class Lab:
                 for host in self.on:
                     self._add(host, Place(host, "127.0.0.1", next(ports), next(ports), self._folder / host, nullcontext))
             self._stack.callback(lambda: end_all(list(self.brokers.values())))
-            self._stack.callback(lambda: [limit.close() for limit in self._limits.values()])
+            self._stack.callback(self._lift_limits)
         except OSError as error:
             self._stack.close()
             raise LabError(f"the lab cannot be brought up: {error.strerror or error}") from error
@@ -227,6 +227,10 @@ class Lab:
             return ""
         limit = self._limits[name] = CpuLimit(f"{name}-{next(_number)}", process.pid, share)
         return limit.way
+
+    def _lift_limits(self) -> None:
+        for limit in self._limits.values():
+            limit.close()
 
     def let_go(self) -> None:
         """In a forked child: hold nothing that keeps the lab up."""

@@ -115,7 +115,13 @@ class Network:
     """Moves packets between TUN devices until its orders end."""
 
     def __init__(
-        self, topology: Topology, tuns: dict[str, int], addresses: dict[str, str], orders: Connection, recorder: Recorder | None, seed: int
+        self,
+        topology: Topology,
+        tuns: dict[str, int],
+        addresses: dict[str, str],
+        orders: Connection,
+        recorder: Recorder | None,
+        seed: int,
     ) -> None:
         """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses; `orders`: from the lab."""
         hosts = topology.hosts
@@ -165,9 +171,7 @@ class Network:
             return
         self.meter.now = time.monotonic_ns()
         self.meter.report(self.pipes)
-        with own.oneshot():
-            cpu = own.cpu_times()
-            recorder.resources(self.meter.now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+        tell_use(recorder, self.meter.now, own)
         recorder.tick()
 
     def _read(self, descriptor: int, source: str) -> None:
@@ -236,13 +240,19 @@ class Network:
         return True
 
 
+def tell_use(recorder: Recorder, now: int, own: psutil.Process) -> None:
+    """Tell the recorder what this process has used."""
+    cpu = own.cpu_times()
+    recorder.resources(now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+
+
 def settle() -> None:
-    """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the brokers where that is allowed."""
+    """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the brokers where it may."""
     gc.disable()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -10)

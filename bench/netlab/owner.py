@@ -84,7 +84,8 @@ def _marked(of: str | None) -> list[tuple[int, int | None]]:
         except OSError:
             continue
         for word in words:
-            if word == wanted or (of is None and word.startswith(MARK.encode() + b"=") and not alive(word.decode().split("=")[1])):
+            left = of is None and word.startswith(MARK.encode() + b"=") and not alive(word.decode().split("=")[1])
+            if left or word == wanted:
                 found.append((int(entry.name), started(int(entry.name))))
     return found
 

@@ -1,4 +1,4 @@
-"""One direction of a link: when does a packet that is sent now arrive, if it does. Pure: `now` and the randomness are handed in."""
+"""One direction of a link: when does a packet that is sent now arrive, if it does. Pure: `now` and randomness are handed in."""
 
 from __future__ import annotations
 

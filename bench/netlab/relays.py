@@ -1,8 +1,8 @@
 """The network where there are no namespaces: every connection between hosts runs through this process, which delays its bytes.
 
-Each broker advertises a port of this process; which broker dials there is read in the CONNECT (mqttree's brokers say their names).
-For bridges and clients, which do not, every (host, broker) has a port of its own. As TCP would look: what is lost comes a
-retransmission later, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other end.
+Each broker advertises a port of this process; which broker dials there is read in the CONNECT (mqttree's say their names). For
+bridges and clients, which do not, every (host, broker) has a port of its own. As TCP would look: what is lost comes a
+retransmission later, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, cast
 import psutil
 
 from bench.load.histogram import Histogram
-from bench.netlab.network import Meter, Recorder, obey, settle
+from bench.netlab.network import Meter, Recorder, obey, settle, tell_use
 from bench.netlab.pipe import Pipe
 from bench.netlab.tap import Stream, Talk
 from bench.netlab.topology import Topology
@@ -64,9 +64,11 @@ class End(asyncio.Protocol):
         self.full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        """The end is passed on behind what came before it."""
         self.transport = None
         self.ended = True
         if self.other is None:
@@ -75,15 +77,18 @@ class End(asyncio.Protocol):
             self.go_on()
 
     def data_received(self, data: bytes) -> None:
+        """Pass it on, when it may."""
         self.early.append(data)
         self.go_on()
 
     def pause_writing(self) -> None:
+        """The other half is not read for a while."""
         if self.other is not None:
             self.other.full = True
             self.other.obey()
 
     def resume_writing(self) -> None:
+        """It is read again."""
         if self.other is not None:
             self.other.full = False
             self.other.obey()
@@ -139,7 +144,8 @@ class End(asyncio.Protocol):
         """Read on, or do not: what is not read stays with the sender."""
         if self.transport is None or self.transport.is_closing():
             return
-        shut = self.pipe is not None and (not self.pipe.open or self.pipe.backlog(time.monotonic_ns()) > self.relays.most(self.pipe))
+        pipe = self.pipe
+        shut = pipe is not None and (not pipe.open or pipe.backlog(time.monotonic_ns()) > self.relays.most(pipe))
         if self.full or shut:
             self.transport.pause_reading()
             if self.pipe is not None and self.pipe.open and not self.full:
@@ -157,12 +163,14 @@ class Caller(End):
         self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
         super().connection_made(transport)
         self.relays.ends.add(self)
         if self.host:
             self.task = self.relays.loop.create_task(self._call())
 
     def data_received(self, data: bytes) -> None:
+        """Pass it on, when it may."""
         self.early.append(data)
         if self.task is not None:
             self.go_on()
@@ -265,8 +273,7 @@ async def serve(
         if recorder is not None:
             relays.meter.now = time.monotonic_ns()
             relays.meter.report(relays.pipes)
-            cpu = own.cpu_times()
-            recorder.resources(relays.meter.now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+            tell_use(recorder, relays.meter.now, own)
             recorder.tick()
         await asyncio.wait([end], timeout=1.0)
 

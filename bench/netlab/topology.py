@@ -33,8 +33,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
 class Wire:
     """One link between two hosts, the same in both directions.
 
-    delay_ms is the one-way delay; delay_sd_ms: how far links of this kind differ (normal, drawn once for each link); jitter_ms: how
-    far packets of one link differ (normal, never out of order); rate_mbit: Mbit/s, None: not limited; loss: share of packets;
+    delay_ms is the one-way delay; delay_sd_ms: how far links of this kind differ (normal, drawn once for each link); jitter_ms:
+    how far packets of one link differ (normal, never out of order); rate_mbit: Mbit/s, None: not limited; loss: share of packets;
     queue_kb: what waits for the rate at most (KiB), the rest is dropped.
     """
 

@@ -41,9 +41,9 @@ class Batch:
         return number
 
     def add_run(self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]) -> int:
-        """Append `count` events at one time, of neighbouring sequence numbers."""
+        """Append `count` events, a nanosecond apart, of neighbouring sequence numbers."""
         number = self.shapes.setdefault(shape, len(self.shapes))
-        numbers = zip(repeat(at, count), repeat(publisher), range(first, first + count), repeat(number), strict=False)
+        numbers = zip(range(at, at + count), repeat(publisher), range(first, first + count), repeat(number), strict=False)
         self.flat.extend(chain.from_iterable(numbers))
         return len(self.flat)
 

@@ -56,6 +56,7 @@ class Writer:
         ]
         self._full = 4 * batch
         self._rare: dict[str, list[dict[str, Any]]] = {}
+        self._last = 0
         self._rotate_ns = int(rotate_s * 1e9)
         now = time.monotonic_ns()
         self._due = now + self._rotate_ns
@@ -99,7 +100,10 @@ class Writer:
     def delivered(
         self, at: int, publisher: int, sequence: int, client: str, broker: str, topic: str, qos: int, size: int, dup: bool = False
     ) -> None:
-        """Note that a client was sent a message by its broker."""
+        """Note that a client was sent a message by its broker; in the order of arrival, which the times then tell, too."""
+        if at <= self._last:
+            at = self._last + 1
+        self._last = at
         batch, shape = self._delivered, (client, broker, topic, qos, size, dup)
         number = batch.shapes.get(shape)
         if number is None:
@@ -136,6 +140,8 @@ class Writer:
         dup: bool = False,
     ) -> None:  # fmt: skip
         """Note `count` messages that were sent to a client, numbered from `first`."""
+        at = max(at, self._last + 1)
+        self._last = at + count - 1
         if self._delivered.add_run(at, publisher, first, count, (client, broker, topic, qos, size, dup)) >= self._full:
             self._flush(self._delivered)
 

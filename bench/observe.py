@@ -1,0 +1,225 @@
+"""Watches the brokers of a run: what each says of the tree, when all agree, and what they use. Tells the trace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+from bench.netlab.brokers import BrokerProcess
+from bench.netlab.lab import Lab
+from bench.trace import Writer
+
+FAST = 0.02
+"""s between two looks at each broker while a tree is expected to form,"""
+SLOW = 0.5
+"""and otherwise."""
+PATIENCE = 2.0
+"""s until a broker's answer is given up."""
+COUNTED = ("link_bytes_control", "link_bytes_data", "forwarded", "received_link", "replayed", "duplicates")
+View = dict[str, Any]
+
+
+def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozenset[str]]) -> bool:
+    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link that cannot work.
+
+    gone: brokers that are dead or stopped; cut: pairs between which nothing passes.
+    """
+    dead, apart = set(gone), set(cut)
+    if not views or len({view["root"] for view in views.values()}) != 1:
+        return False
+    ids = {view["id"]: name for name, view in views.items()}
+    live = {(name, link["name"]) for name, view in views.items() for link in view["links"] if link["up"] and link["forwarding"]}
+    for name, view in views.items():
+        up = {link["peer"]: link for link in view["links"] if link["up"]}
+        if view["state"] != "runtime" or any(link["name"] in dead or {name, link["name"]} in apart for link in up.values()):
+            return False
+        if view["id"] == view["root"]:
+            if view["parent"] is not None:
+                return False
+            continue
+        parent = ids.get(view["parent"])
+        if parent is None or view["parent"] not in up or up[view["parent"]]["role"] != "root":
+            return False
+        if (name, parent) not in live or (parent, name) not in live:
+            return False
+    return next(iter(views.values()))["root"] in ids
+
+
+class Observer:
+    """Asks every broker again and again; `views` has the last answers."""
+
+    def __init__(self, lab: Lab, trace: Writer, generator: int | None = None) -> None:
+        self.lab, self.trace = lab, trace
+        self.views: dict[str, View] = {}
+        self.failures: list[str] = []
+        self.agreements: list[int] = []
+        self.cut: set[frozenset[str]] = set()
+        """Pairs between which the run lets nothing pass,"""
+        self.allowed_dead: set[str] = set()
+        """and brokers that it has killed."""
+        self.cpu: dict[str, float] = {}
+        self.rss: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
+        self._since = 0  # views older than this (ns) say nothing
+        self._agreed = False
+        self._roles: dict[tuple[str, str], str] = {}
+        self._processes: dict[str, tuple[int, psutil.Process, float]] = {}
+        self._known_dead: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def asks(self) -> bool:
+        """Whether these brokers can be asked at all."""
+        return self.lab.kind.program == "mqttree"
+
+    def start(self) -> None:
+        """Begin. Needs a running event loop."""
+        loop = asyncio.get_running_loop()
+        if self.asks:
+            self._tasks = [loop.create_task(self._watch(broker)) for broker in self.lab.brokers.values()]
+        self._tasks.append(loop.create_task(self._sample()))
+
+    async def stop(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def struck(self, at: int) -> None:
+        """Something was done at a time (ns): what was seen before it counts no more."""
+        self._since, self._agreed = at, False
+        self._judge()
+
+    def root(self) -> str:
+        """The name of the broker that is root; the first one where nobody can be asked."""
+        for view in self.views.values():
+            for name, other in self.views.items():
+                if other["id"] == view["root"]:
+                    return name
+        return next(iter(self.lab.brokers))
+
+    def leaf(self) -> str:
+        """A broker that no other has as its parent."""
+        parents = {view["parent"] for view in self.views.values()} | {view["root"] for view in self.views.values()}
+        leaves = [name for name, view in sorted(self.views.items()) if view["id"] not in parents]
+        return leaves[-1] if leaves else list(self.lab.brokers)[-1]
+
+    async def agreed(self, patience: float) -> bool:
+        """Wait until all living brokers agree."""
+        end = time.monotonic() + patience
+        while not self._agreed:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), end - time.monotonic())
+            except TimeoutError:
+                return False
+        return True
+
+    def dead(self) -> list[str]:
+        """Brokers that do not run, or are stopped."""
+        return [name for name, broker in self.lab.brokers.items() if broker.paused or not broker.running]
+
+    async def _watch(self, broker: BrokerProcess) -> None:
+        while True:
+            if broker.running and not broker.paused:
+                asked = time.monotonic_ns()
+                view = await self._ask(broker)
+                if view is not None:
+                    self._took(broker.name, view, asked)
+            await asyncio.sleep(SLOW if self._agreed else FAST)
+
+    async def _ask(self, broker: BrokerProcess) -> View | None:
+        loop = asyncio.get_running_loop()
+        with self.lab.inside(broker.name), contextlib.suppress(OSError):
+            sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await loop.sock_connect(sock, ("127.0.0.1", broker.place.admin))
+                await loop.sock_sendall(sock, b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")
+                answer = bytearray()
+                while data := await loop.sock_recv(sock, 65536):
+                    answer += data
+            view: View = json.loads(bytes(answer).split(b"\r\n\r\n", 1)[1])
+            return view
+        except (OSError, TimeoutError, ValueError, IndexError):
+            return None
+        finally:
+            sock.close()
+
+    def _took(self, name: str, view: View, asked: int) -> None:
+        at = time.monotonic_ns()
+        self.views[name], self._taken[name] = view, asked
+        roles = {(name, link["name"]): link["role"] for link in view["links"] if link["up"]}
+        roles[name, ""] = f"state:{view['state']}"
+        for (_, peer), role in roles.items():
+            if self._roles.get((name, peer)) != role:
+                self.trace.role(at, name, peer, role, self._name(view["root"]))
+        for key in [key for key in self._roles if key[0] == name and key not in roles]:
+            self.trace.role(at, name, key[1], "down", self._name(view["root"]))
+            del self._roles[key]
+        self._roles |= roles
+        if self._agreed:
+            for counter in COUNTED:
+                self.trace.counted(at, name, counter, view["counters"].get(counter, 0))
+        self._judge()
+
+    def _name(self, broker_id: str) -> str:
+        return next((name for name, view in self.views.items() if view["id"] == broker_id), broker_id)
+
+    def _judge(self) -> None:
+        dead = self.dead()
+        living = [name for name in self.lab.brokers if name not in dead]
+        fresh = all(self._taken.get(name, -1) >= self._since for name in living) and bool(living)
+        views = {name: self.views[name] for name in living} if fresh else {}
+        agreed = one_tree(views, dead, self.cut)
+        if agreed and not self._agreed:
+            at = time.monotonic_ns()
+            self.agreements.append(at)
+            self.trace.agreed(at, len(living), self._name(views[living[0]]["root"]))
+        if agreed is not self._agreed:
+            self._agreed = agreed
+            self._changed.set()
+
+    async def _sample(self) -> None:
+        while True:
+            self.sample()
+            self.trace.tick()
+            await asyncio.sleep(SLOW)
+
+    def sample(self) -> None:
+        """Note what every broker has used so far, and who has died uninvited."""
+        at = time.monotonic_ns()
+        for name, broker in self.lab.brokers.items():
+            process = broker.process
+            if process is None:
+                continue
+            known = self._processes.get(name)
+            if known is None or known[0] != broker.starts:
+                base = self.cpu.get(name, 0.0)
+                try:
+                    known = self._processes[name] = (broker.starts, psutil.Process(process.pid), base)
+                except psutil.Error:
+                    continue
+            try:
+                with known[1].oneshot():
+                    times, rss, threads = known[1].cpu_times(), known[1].memory_info().rss, known[1].num_threads()
+            except psutil.Error:
+                continue
+            self.cpu[name] = known[2] + times.user + times.system
+            self.rss[name] = max(rss, self.rss.get(name, 0))
+            self.trace.resources(at, name, "broker", times.user + times.system, rss, threads)
+        for name, broker in self.lab.brokers.items():
+            if not broker.running and name not in self._known_dead and name not in self.allowed_dead:
+                self._known_dead.add(name)
+                self.failures.append(broker.ended())

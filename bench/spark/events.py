@@ -1,0 +1,125 @@
+"""The rows of all runs as Spark data frames with one common time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from bench.spark.session import partitions
+from bench.spark.source import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DDL = (
+    "scenario string, run string, host string, process string, kind string, at long, publisher int, sequence long, client string, "
+    "broker string, peer string, topic string, qos byte, dup boolean, flow string, size long, name string, detail string, "
+    "count long, control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, offset_ns long, error_ns long"
+)
+"""bench.trace.schema.SCHEMA in Spark's words."""
+CHUNK = 1 << 18
+"""Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread, too."""
+FOREVER = (1 << 63) - 1
+MESSAGES = ("published", "accepted", "delivered")
+
+
+@dataclass
+class Events:
+    """rows: all events, with `no` (the run's index) and `t` (ns; of one host its own clock, of several ns since the epoch).
+
+    spread: how many parts messages are put into. windows: the measured time of each run on the scale of t, where known.
+    """
+
+    spark: SparkSession
+    runs: list[Run]
+    rows: DataFrame
+    spread: int
+    windows: list[tuple[int, int]]
+
+    def of(self, *kinds: str) -> DataFrame:
+        """Return the rows of these kinds."""
+        return self.rows.where(F.col("kind").isin(*kinds))
+
+
+def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
+    """Return a small table; made in the JVM, so that no executor needs Python."""
+    schema = f"array<struct<{', '.join(word.replace(' ', ':', 1) for word in ddl.split(', '))}>>"
+    names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
+    return spark.range(1).select(F.inline(F.from_json(F.lit(text), schema)))
+
+
+def load(spark: SparkSession, runs: list[Run]) -> Events:
+    """Return the events of these runs, and look at their processes: those that did not end are named in the runs' remarks."""
+    files = [file for run in runs for file in run.files]
+    reader = spark.read.schema(DDL)
+    raw = reader.parquet(*files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
+    numbers = {run.run: number for number, run in enumerate(runs)}
+    clocks = _clocks(raw, numbers, runs)
+    windows = []
+    for number, run in enumerate(runs):
+        shift = int(run.about.get("wall_minus_monotonic_ns") or 0) if sum(key[0] == number for key in clocks) > 1 else 0
+        since, until = run.window or (-FOREVER, FOREVER)
+        windows.append((since + shift, until + shift) if run.window else (since, until))
+    places = [(runs[number].run, host, number, offset, *windows[number]) for (number, host), offset in sorted(clocks.items())]
+    where = small(spark, "run string, host string, no int, offset long, since long, until long", places)
+    rows = raw.join(F.broadcast(where), ["run", "host"]).withColumn("t", F.col("at") + F.col("offset")).drop("offset")
+    return Events(spark, runs, rows, partitions(spark, sum(sum(run.rows.values()) for run in runs)), windows)
+
+
+def _clocks(raw: DataFrame, numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:
+    """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
+    marks = raw.where(F.col("kind").isin("began", "ended", "clock"))
+    found = marks.groupBy("run", "host", "process", "kind").agg(
+        F.count("*").alias("marks"), F.min("at").alias("first"), F.min_by("offset_ns", "at").alias("offset"),
+        F.sum("count").alias("rows"), F.min_by("offset_ns", F.coalesce("error_ns", F.lit(0))).alias("best"),
+        F.min("error_ns").alias("error"),
+    )  # fmt: skip
+    walls: dict[tuple[int, str], tuple[int, int]] = {}
+    measured: dict[tuple[int, str], tuple[int, int]] = {}
+    began: dict[tuple[int, str], int] = {}
+    ended: dict[tuple[int, str], tuple[int, int]] = {}
+    for row in sorted(found.collect(), key=lambda row: (row["run"], row["host"], row["process"], row["kind"])):
+        number = numbers[row["run"]]
+        key = (number, row["host"])
+        if row["kind"] == "began":
+            walls[key] = min(walls.get(key, (FOREVER, 0)), (row["first"], row["offset"]))
+            began[number, row["process"]] = began.get((number, row["process"]), 0) + row["marks"]
+        elif row["kind"] == "clock":
+            measured[key] = min(measured.get(key, (FOREVER, 0)), (row["error"], row["best"]))
+        else:
+            ended[number, row["process"]] = (row["marks"], row["rows"])
+    _processes(runs, began, ended)
+    result = {}
+    for number, run in enumerate(runs):
+        hosts = sorted({key[1] for key in (*walls, *measured) if key[0] == number})
+        if len(hosts) == 1:
+            result[number, hosts[0]] = 0
+            continue
+        for host in hosts:
+            key = (number, host)
+            result[key] = measured[key][1] if key in measured else walls[key][1]
+        unknown = [host for host in hosts if (number, host) not in measured]
+        if unknown:
+            run.remarks.append(f"{len(hosts)} clocks, compared by wall time where not measured: {', '.join(unknown)}")
+        elif hosts:
+            run.remarks.append(f"{len(hosts)} clocks, known to {max(measured[number, host][0] for host in hosts) / 1000:.0f} us")
+    return result
+
+
+def _processes(runs: list[Run], began: dict[tuple[int, str], int], ended: dict[tuple[int, str], tuple[int, int]]) -> None:
+    """Find the processes whose traces are not whole."""
+    for number, run in enumerate(runs):
+        for process, rows in sorted(run.rows.items()):
+            ends, written = ended.get((number, process), (0, 0))
+            if ends < began.get((number, process), 1):
+                if process not in run.broken:
+                    run.remarks.append(f"{process}: its trace does not end; the process was ended while it ran")
+                run.broken.add(process)
+            elif rows != written and process not in run.broken:
+                run.broken.add(process)
+                run.remarks.append(f"{process}: {rows:,} of its {written:,} rows are there; a file is missing")

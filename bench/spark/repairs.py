@@ -1,0 +1,133 @@
+"""How long federations took to agree on a tree, and to serve everybody again after a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from bench.spark import subscriptions
+from bench.spark.events import FOREVER, Events, small
+from bench.spark.messages import _KEY, chunk
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BREAKS = ("kill", "pause", "cut", "partition", "half-open")
+"""Faults after which a tree has to be repaired."""
+SERVED = ("kill", "pause", "cut", "half-open")
+"""Those after which everybody who is left can be reached again."""
+UNDO = {"restart": "kill", "start": "kill", "resume": "pause"}
+
+
+@dataclass
+class Fault:
+    """One fault of a run. at, ends: ns; until then what happens is put down to it. down: brokers that do not run meanwhile.
+
+    tree_s: until all living brokers agreed on a tree again. service_s: until every pair of a publisher and a subscriber that live had a
+    message that was published after the fault. None where it did not come to that; unserved: pairs that had none; pairs: all of them.
+    """
+
+    no: int
+    kind: str
+    target: str
+    at: int
+    ends: int
+    down: frozenset[str]
+    tree_s: float | None = None
+    service_s: float | None = None
+    pairs: int = 0
+    unserved: int = 0
+
+    @property
+    def state(self) -> str:
+        """In a word: repaired, or what not."""
+        if self.kind == "partition":
+            return "repaired" if self.tree_s is not None else "no tree again"
+        if self.unserved:
+            return f"{self.unserved} of {self.pairs} pairs not served again"
+        return "repaired" if self.tree_s is not None or self.service_s is not None else "not repaired"
+
+
+def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], list[Fault], set[int]]:
+    """Return convergence times (s; None: never agreed) of the runs that note starts, all faults, and the runs that note agreement."""
+    marks = events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
+    rows = sorted(marks, key=lambda row: (row["no"], row["t"], row["kind"] == "fault"))
+    convergence: dict[int, float | None] = {}
+    faults: list[Fault] = []
+    agreeing: set[int] = set()
+    for number in sorted({row["no"] for row in rows}):
+        mine = [row for row in rows if row["no"] == number]
+        agreed = [row["t"] for row in mine if row["kind"] == "agreed"]
+        happened = [row for row in mine if row["kind"] == "fault"]
+        if agreed:
+            agreeing.add(number)
+        breaks = [row["t"] for row in happened if row["name"] in BREAKS]
+        first = min(breaks, default=FOREVER)
+        starts = [row["t"] for row in happened if row["name"] == "start" and row["t"] < first]
+        if starts:
+            since = [t for t in agreed if max(starts) <= t < first]
+            convergence[number] = (min(since) - min(starts)) / 1e9 if since else None
+        faults += _faults(number, happened, agreed)
+    _serve(events, [fault for fault in faults if fault.kind in SERVED])
+    return convergence, faults, agreeing
+
+
+def _faults(number: int, happened: list[object], agreed: list[int]) -> list[Fault]:
+    """Return the faults of one run in turn; each lasts until the next one, or until something is undone."""
+    result = []
+    down: dict[str, str] = {}
+    for index, row in enumerate(happened):
+        kind, target, at = row["name"], row["broker"] or "", row["t"]  # type: ignore[index]
+        if UNDO.get(kind, "") == down.get(target, "-"):
+            del down[target]
+        if kind in ("kill", "pause"):
+            down[target] = kind
+        if kind in BREAKS:
+            ends = min((other["t"] for other in happened[index + 1 :] if other["t"] > at), default=FOREVER)  # type: ignore[index]
+            fault = Fault(number, kind, target, at, ends, frozenset(down))
+            after = [t for t in agreed if at <= t < ends]
+            fault.tree_s = (min(after) - at) / 1e9 if after else None
+            result.append(fault)
+    return result
+
+
+def _serve(events: Events, faults: list[Fault]) -> None:
+    """Fill in from messages when everybody was served again."""
+    if not faults:
+        return
+    spark = events.spark
+    spells = small(
+        spark, "no int, fault int, starts long, ends long", [(f.no, index, f.at, f.ends) for index, f in enumerate(faults)]
+    )  # fmt: skip
+    downs = small(spark, "fault int, broker string", [(index, broker) for index, f in enumerate(faults) for broker in sorted(f.down)])
+    sent = events.of("published").select(
+        "no", "publisher", chunk(), "sequence", F.col("t").alias("sent"), "topic", F.col("broker").alias("source")
+    )
+    sent = sent.join(F.broadcast(spells), "no").where("sent >= starts and sent < ends")
+    alive = sent.join(F.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti")
+    topics = alive.select("no", "topic").distinct()
+    wanted = subscriptions.by_topic(subscriptions.intervals(events), topics)
+    wanted = wanted.where(~F.col("receiver").startswith(subscriptions.SHARED))
+    talkers = alive.groupBy("no", "fault", "starts", "ends", "publisher", "topic").agg(F.max("sent").alias("last"))
+    pairs = talkers.join(wanted, ["no", "topic"]).where("since <= starts and until > last")
+    pairs = pairs.join(F.broadcast(downs), ["fault", "broker"], "left_anti").select("fault", "publisher", "client").distinct()
+    came = events.of("delivered").select("no", "publisher", chunk(), "sequence", F.col("t").alias("came"), "client")
+    came = came.repartition(events.spread, *_KEY[:3])
+    served = came.join(alive.repartition(events.spread, *_KEY[:3]).hint("merge"), list(_KEY))
+    served = served.groupBy("fault", "publisher", "client").agg(F.min("came").alias("came"))
+    found = pairs.join(served, ["fault", "publisher", "client"], "left").groupBy("fault")
+    for row in found.agg(F.count("*").alias("pairs"), F.count("came").alias("served"), F.max("came").alias("last")).collect():
+        fault = faults[row["fault"]]
+        fault.pairs, fault.unserved = row["pairs"], row["pairs"] - row["served"]
+        if not fault.unserved:
+            fault.service_s = (row["last"] - fault.at) / 1e9
+        fault.ends = min(fault.ends, FOREVER)
+
+
+def trees(events: Events) -> DataFrame:
+    """Return (no, broker, parent): each broker's neighbour towards the root when the measured time ended."""
+    roles = events.of("role").where("name not like 'state:%' and t < until")
+    last = roles.groupBy("no", "broker", "peer").agg(F.max_by("name", "t").alias("role"))
+    return last.where("role = 'root'").select("no", "broker", F.col("peer").alias("parent"))

@@ -1,0 +1,77 @@
+"""A Spark session, or one clear line about why there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+ROWS_PER_PARTITION = 1_000_000
+"""Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the disk."""
+
+
+class SparkMissingError(Exception):
+    """Java or PySpark is missing; the text is one line that says what to install."""
+
+
+def java() -> str:
+    """Return the path of a Java that is new enough; raise SparkMissingError."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    install = f"install it with: apt-get install openjdk-{JAVA}-jre-headless"
+    if found is None:
+        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and there is none; {install}")
+    try:
+        said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and {found} does not run ({error}); {install}") from error
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None or int(version[1]) < JAVA:
+        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, {found} is {version[1] if version else 'unknown'}; {install}")
+    return found
+
+
+def session(master: str | None = None, memory: str = "2g", name: str = "mqttree traces") -> SparkSession:
+    """Return the Spark session of this process.
+
+    master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the work; when
+    spark-submit has started this process its own --driver-memory counts. Raises SparkMissingError.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        java()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissingError("PySpark is missing; install it with: pip install 'mqttree[spark]'") from error
+    builder = (
+        SparkSession.builder.appName(name)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.parquet.filterPushdown", "true")
+        # Both sides of the join are spread by (run, publisher, chunk), and stay where they are for what follows.
+        .config("spark.sql.requireAllClusterKeysForCoPartition", "false")
+        .config("spark.sql.ansi.enabled", "true")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    if not submitted:
+        builder = builder.config("spark.driver.memory", memory).config("spark.ui.enabled", "false")
+        builder = builder.config("spark.log.level", "ERROR")
+    if master is not None or not submitted:
+        builder = builder.master(master or "local[*]")
+        if (master or "local").startswith("local"):
+            builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    found = builder.getOrCreate()
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def partitions(spark: SparkSession, rows: int) -> int:
+    """Return into how many parts so many rows are spread."""
+    return max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_PER_PARTITION))

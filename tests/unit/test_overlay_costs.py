@@ -1,0 +1,130 @@
+"""Overlays: what is told of links and of ways through a broker, and what is believed (broker/overlays.py)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.listings import LINK
+from broker.origin import origin_key
+from broker.overlays import DELTA, GAMMA, LEAST, MAX_COST, REVIEW, THROUGH, UNKNOWN, Overlays, Ways
+from routing.overlay import Tree
+from tests.unit.link_harness import Neighbour, bid, lone
+
+A, B = bid(1), bid(2)
+
+
+def linked(**config: Any) -> tuple[Overlays, Any, Any]:
+    """A node that routes by topic, with one neighbour that does."""
+    world = lone(routing="topic", **config)
+    neighbour = Neighbour(world, 1, routing="topic")
+    return world.node.federation.overlays, world, neighbour.link()
+
+
+def told(world: Any, peer: bytes) -> int | None:
+    value = world.node.federation.listings.directory.own.entries.get(LINK + peer)
+    return None if value is None else int.from_bytes(value, "big")
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "cost"), [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)]
+)
+def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
+    overlays, _, link = linked()
+    link.rtt_ms = rtt_ms
+    assert overlays._cost(link) == cost
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "tells"),
+    [(10.0, 10.9, False), (10.0, 13.4, False), (10.0, 13.6, True), (10.0, 6.0, True), (0.2, 1.1, False), (0.2, 1.3, True)],
+)
+def test_jitter_is_not_told(was: float, now: float, tells: bool) -> None:
+    overlays, world, link = linked()
+    overlays._post(A, round(was * 1000))
+    link.rtt_ms = now
+    overlays.tick(world.now + REVIEW)
+    assert told(world, A) == round((now if tells else was) * 1000)
+
+
+def test_the_first_measurement_is_told_at_once() -> None:
+    overlays, world, link = linked()
+    overlays._post(A, UNKNOWN)
+    link.rtt_ms = 3.0
+    overlays.measured(link)
+    assert told(world, A) == 3000
+    link.rtt_ms = 300.0
+    overlays.measured(link)
+    assert told(world, A) == 3000
+
+
+def test_a_link_that_closes_is_withdrawn() -> None:
+    overlays, world, link = linked()
+    assert overlays.open == {A: link}
+    overlays.closed(link)
+    assert overlays.open == {}
+    assert told(world, A) is None
+    overlays.closed(link)  # once more is harmless
+
+
+def test_links_to_those_that_route_otherwise_are_not_told() -> None:
+    world = lone(routing="topic")
+    Neighbour(world, 1, routing="interest")
+    assert world.node.federation.overlays.open == {}
+    assert not world.node.federation.overlays.active
+
+
+@pytest.mark.parametrize(
+    ("capability", "cost"), [(0.0, 2 * THROUGH), (1.0, THROUGH + THROUGH // 2), (99.0, THROUGH + THROUGH // 100)]
+)
+def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
+    overlays, world, _ = linked(capability=capability)
+    overlays.tick(world.now + REVIEW)
+    assert overlays._told_relay == cost
+
+
+def test_root_balance() -> None:
+    """RB = gamma*R + delta*clients (Overlays 4.2.2)."""
+    overlays, world, link = linked(overlay="balance")
+    through = Ways(Tree(A), {})
+    through.children = [link]
+    overlays._ways = {A: through, overlays._federation.own.id: through}
+    world.node.connected = 1000
+    overlays.tick(world.now + REVIEW)
+    assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
+
+
+def test_who_retires_is_gone_around() -> None:
+    overlays, _, _ = linked()
+    overlays.retire()
+    assert overlays._told_relay == MAX_COST
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"short", b"\0\0\0\1"), (bytes(8), b"\0"), (bytes(8), b""), (bytes(9), None)])
+def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
+    overlays, world, _ = linked()
+    overlays._link_posted(B, key, value)
+    assert world.node.counters.overlay_refused == 1
+
+
+def test_a_message_that_came_another_way_is_told_once() -> None:
+    """Those behind us hear of it before they get it, and again only after an answer or a message of the parent."""
+    overlays, world, link = linked()
+    sent: list[tuple[Any, bytes, bytes]] = []
+    listings = SimpleNamespace(send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)), directory=None)
+    overlays._federation = SimpleNamespace(listings=listings, own=world.node.federation.own)  # type: ignore[assignment]
+    parent, onward, stranger = object(), object(), object()
+    ways = Ways(Tree(A), {})
+    ways.parent, ways.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
+    overlays._ways = {A: ways}
+    key = origin_key(A, 1)
+    overlays.came(key, parent)  # type: ignore[arg-type]
+    assert sent == []
+    for _ in range(3):
+        overlays.came(key, stranger)  # type: ignore[arg-type]
+    assert sent == [(onward, B, A)]
+    overlays.came(key, parent)  # type: ignore[arg-type]
+    overlays.came(key, stranger)  # type: ignore[arg-type]
+    assert len(sent) == 2

@@ -1,0 +1,118 @@
+"""What a broker posts of its clients' filters: those that no other one covers, and each exchange in one message."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import interest as module
+from broker import limits
+from broker.interest import LINGER
+from broker.listings import INTEREST, PACE
+from broker.records import DIRECTORY
+from routing.directory import CHANGES, _decode_changes
+from tests.unit.link_harness import Neighbour, lone
+from tests.unit.node_harness import World
+
+
+def told(neighbour: Neighbour) -> list[list[tuple[str, bool]]]:
+    """The messages about filters that came since the last look: (filter, posted)."""
+    found = []
+    for body in neighbour.records(DIRECTORY):
+        if body[0] == CHANGES:
+            changes = [(key[1:].decode(), value is not None) for key, value in _decode_changes(body, 29) if key[:1] == INTEREST]
+            if changes:
+                found.append(changes)
+    return found
+
+
+@pytest.fixture
+def world() -> World:
+    return lone(routing="interest", link_timeout=1000.0)
+
+
+def test_a_covered_filter_is_not_announced(world: World) -> None:
+    """First and last local interest, and only if nothing covers it; what replaces a filter goes with its withdrawal."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    world.advance(1)
+    neighbour.take()
+    one, two = world.connect("one"), world.connect("two")
+
+    def after(seconds: float) -> list[list[tuple[str, bool]]]:
+        world.advance(seconds)
+        return told(neighbour)
+
+    one.subscribe("a/b", "a/c", "x")
+    assert after(PACE) == [[("a/b", True), ("a/c", True), ("x", True)]]
+    two.subscribe("a/b")
+    assert after(PACE) == []
+    two.subscribe("a/#")
+    assert after(PACE) == [[("a/#", True), ("a/b", False), ("a/c", False)]]
+    one.subscribe("a/d")
+    one.unsubscribe("a/c")
+    assert after(2 * LINGER) == []
+    two.unsubscribe("a/#")
+    assert after(LINGER - 0.1) == []
+    two.subscribe("a/#")  # it is back: nobody hears of it
+    assert after(2 * LINGER) == []
+    two.disconnect()
+    assert after(LINGER + PACE) == [[("a/b", True), ("a/d", True), ("a/#", False)]]
+    one.unsubscribe("x")
+    assert after(LINGER + PACE) == [[("x", False)]]
+
+
+def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for that; and what is wanted is posted at every moment."""
+    monkeypatch.setattr(module, "PIECE", 10)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    filters = [f"site/{number}" for number in range(55)]
+    one, all_of_it = world.connect("one"), world.connect("all")
+    one.subscribe(*filters)
+    world.advance(1)
+    neighbour.take()
+    all_of_it.subscribe("#")
+    world.advance(1)
+    pieces = told(neighbour)
+    assert pieces[0][0] == ("#", True)
+    assert len(pieces) == 6
+    assert sorted(name for piece in pieces for name, posted in piece if not posted) == sorted(filters)
+    all_of_it.unsubscribe("#")
+    one.unsubscribe("site/7")
+    world.advance(2)
+    pieces = told(neighbour)
+    assert pieces[-1][-1] == ("#", False)
+    assert sorted(name for piece in pieces for name, posted in piece if posted) == sorted(f for f in filters if f != "site/7")
+    assert max(map(len, pieces)) <= 11
+
+
+def test_more_than_others_can_be_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is asked for instead, and not any more once half as many are left."""
+    monkeypatch.setattr(limits, "MAX_INTERESTS", 10)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("one")
+    client.subscribe(*(f"a/{number}" for number in range(10)))
+    world.advance(1)
+    neighbour.take()
+    client.subscribe("a/10", "a/11")
+    world.advance(1)
+    assert {name for piece in told(neighbour) for name, posted in piece if posted} <= {"a/10", "#"}
+    assert world.counters.interest_widened == 1
+    client.subscribe("+/#", "#")
+    client.unsubscribe("+/#", "#", *(f"a/{number}" for number in range(6)))
+    world.advance(1)
+    assert told(neighbour) == []
+    client.unsubscribe("a/6")
+    world.advance(1)
+    assert sorted(told(neighbour)[0]) == [("#", False), *((f"a/{number}", True) for number in (10, 11, 7, 8, 9))]
+
+
+def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("one")
+    client.subscribe("$SYS/#", "$x")
+    client.unsubscribe("$x")
+    world.advance(1)
+    assert told(neighbour) == []
