@@ -10,6 +10,7 @@
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
 #   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
+#   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table
 #   make containers          compose.yaml's three brokers in podman, tried
 #   make lock                new constraints.txt
 #   make clean               removes what was made, .venv too
@@ -17,7 +18,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim scale soak chaos fuzz bench converge containers licences lock clean
+.PHONY: help run test interop check sim scale soak chaos fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -80,6 +81,10 @@ bench:
 converge:
 	@scripts/setup venv brokers
 	@$(PYTHON) -m bench.converge $(ARGS)
+
+paths:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m bench.paths $(ARGS)
 
 containers:
 	@scripts/containers

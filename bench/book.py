@@ -164,7 +164,8 @@ class Book:
             unaccepted = sum(len(p.times) - p.acceptances for p in self.publishers if p.spec.flow == name and p.qos)
             result[name] = {
                 "published": flow.published, "accepted": flow.accepted, "unaccepted": unaccepted,
-                "delivered": flow.delivered, "expected": expected, "lost": lost, "unsure": unsure, "duplicates": flow.duplicates, "disordered": flow.disordered,
+                "delivered": flow.delivered, "expected": expected, "lost": lost, "unsure": unsure,
+                "duplicates": flow.duplicates, "disordered": flow.disordered,
                 "published_per_s": flow.published / seconds if seconds else None,
                 "accepted_per_s": flow.accepted / seconds if seconds else None,
                 "delivered_per_s": flow.delivered / seconds if seconds else None,

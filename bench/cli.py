@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 from bench import compare, micro, targets
 from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
@@ -16,7 +18,7 @@ from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_th
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not there yet."""
-    parser = _parser()
+    parser = _parser("report" in (sys.argv[1:] if argv is None else argv))
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as leave:  # argparse has said why
@@ -69,7 +71,7 @@ def _count(text: str) -> int:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(reporting: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mqttree bench", description="Measure brokers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -110,16 +112,51 @@ def _parser() -> argparse.ArgumentParser:
     small.add_argument("--seconds", type=_positive, default=0.5, metavar="S", help="time for each (0.5 s)")
     small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
-    for name, text in (("list", "scenarios"), ("run", "run a scenario"), ("report", "reports")):
-        later = commands.add_parser(name, help=f"{text} (not yet)")
-        later.add_argument("rest", nargs=argparse.REMAINDER)
-        later.set_defaults(handler=_not_yet)
+    scenarios = commands.add_parser("list", help="the scenarios that there are")
+    scenarios.set_defaults(handler=lambda _: _with_extra("bench.run").listing())
+    one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
+    _run_arguments(one)
+    one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
+    report = commands.add_parser("report", help="a page with tables and plots of runs")
+    if reporting:
+        _report_arguments(report)
     return parser
 
 
-def _not_yet(arguments: argparse.Namespace) -> int:
-    print(f"mqttree bench {arguments.command}: not yet", file=sys.stderr)
-    return 2
+def _with_extra(name: str) -> Any:
+    """Import a module that needs what the extra "bench" installs; ValueError in one line when that is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "bench":
+            raise
+        raise ValueError(f"{error.name} is not installed: pip install 'mqttree[bench]'") from None
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="+", metavar="NAME", help="a scenario (see list), a paper, papers (all of them), all, or a file"
+    )
+    parser.add_argument("--out", default="", metavar="DIR", help="where to (results/TIME)")
+    parser.add_argument("--short", action="store_true", help="the scenarios' shortened form")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="repetitions of every cell (as the scenario says)")
+    parser.add_argument("--resume", action="store_true", help="do not repeat what is finished in DIR")
+    ways = ("auto", "namespaces", "relays")
+    parser.add_argument("--lab", choices=ways, default="auto", help="how the network is made (auto: namespaces for root)")
+    parser.add_argument("--only", action="append", default=[], metavar="FACTOR=VALUE", help="only these cells; may be repeated")
+    parser.add_argument("--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)")
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the report are its own; without its libraries the command says what to install."""
+    try:
+        report: Any = importlib.import_module("bench.report")
+    except ImportError:
+        parser.add_argument("rest", nargs=argparse.REMAINDER)
+        parser.set_defaults(handler=lambda _: _with_extra("bench.report").main(None))
+        return
+    report.add_arguments(parser)
+    parser.set_defaults(handler=report.main)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

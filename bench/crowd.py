@@ -180,7 +180,7 @@ class Crowd:
                 flow = publisher.flow
                 if flow.messages and len(publisher.published.times) >= flow.messages:
                     continue
-                if not flow.messages and when >= start + flow.seconds:
+                if not flow.messages and when >= start + flow.begin + flow.seconds:
                     continue
                 if not publisher.one(int(when * 1e9)):
                     skipped += 1

@@ -74,6 +74,7 @@ class Observer:
         self._known_dead: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self._unsettled = asyncio.Event()
 
     @property
     def asks(self) -> bool:
@@ -97,8 +98,17 @@ class Observer:
 
     def struck(self, at: int) -> None:
         """Something was done at a time (ns): what was seen before it counts no more."""
-        self._since, self._agreed = at, False
+        self._since = at
+        self._settle(False)
         self._judge()
+
+    def _settle(self, agreed: bool) -> None:
+        self._agreed = agreed
+        self._changed.set()
+        if agreed:
+            self._unsettled.clear()
+        else:
+            self._unsettled.set()
 
     def root(self) -> str:
         """The name of the broker that is root; the first one where nobody can be asked."""
@@ -136,7 +146,11 @@ class Observer:
                 view = await self._ask(broker)
                 if view is not None:
                     self._took(broker.name, view, asked)
-            await asyncio.sleep(SLOW if self._agreed else FAST)
+            if not self._agreed:
+                await asyncio.sleep(FAST)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._unsettled.wait(), SLOW)
 
     async def _ask(self, broker: BrokerProcess) -> View | None:
         loop = asyncio.get_running_loop()
@@ -188,8 +202,7 @@ class Observer:
             self.agreements.append(at)
             self.trace.agreed(at, len(living), self._name(views[living[0]]["root"]))
         if agreed is not self._agreed:
-            self._agreed = agreed
-            self._changed.set()
+            self._settle(agreed)
 
     async def _sample(self) -> None:
         while True:

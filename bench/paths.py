@@ -3,7 +3,7 @@
 The brokers are processes on the loopback, and once more in a line, each linked to the next ones only, through relays that delay.
 Measured by a wall clock, in rounds:
 
-* hop: median latency at 1,000 messages a second from a broker to a client of its neighbour, less that to a client of its own, in turn;
+* hop: median latency at 1,000 messages/s from a broker to a client of its neighbour, less that to a client of its own, in turn;
 * open: from SUBACK at one end of the tree until a message was published at the other end that arrives (one about every ms);
 * close: from UNSUBACK there until the last message that crosses the first link of the way, or the last one (counters, polled).
 """
@@ -38,6 +38,8 @@ GAP = 0.001
 """s between two probes."""
 POLL = 0.01
 """s between two looks at counters."""
+SETTLED = 1.0
+"""s for which a tree has to stay as it is."""
 STILL = 1.0
 """s without a message over a link: it is closed."""
 OPEN_MS = 50.0
@@ -47,6 +49,8 @@ HOP_MS = 0.3
 
 State = dict[str, Any]
 Samples = dict[str, list[float]]
+Polled = list[tuple[float, int]]
+"""(time, s; value of a counter)."""
 
 
 class PathsError(Exception):
@@ -103,8 +107,8 @@ def diameter(tree: dict[tuple[str, str], float]) -> Way:
     return max((way for broker in sorted(everybody) for way in ways(tree, broker)), key=lambda way: (way.hops, way.rtt_ms))
 
 
-def last_change(samples: Sequence[tuple[float, int]], since: float) -> float:
-    """Return how many s after `since` a polled counter (time, value) had its last value first; 0: before."""
+def last_change(samples: Polled, since: float) -> float:
+    """Return how many s after `since` a counter had its last value first; 0: before."""
     last = since
     for (_, before), (at, value) in pairwise(samples):
         if value != before:
@@ -162,9 +166,11 @@ class Client(asyncio.Protocol):
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep it."""
         self.transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        """Note what came."""
         now = time.monotonic_ns()
         for packet in self._decoder.receive(data):
             if isinstance(packet, Publish):
@@ -182,6 +188,7 @@ class Client(asyncio.Protocol):
             raise PathsError(f"no {answer.__name__} within {PATIENCE:g} s") from None
 
     def send(self, packet: Packet) -> None:
+        """Send a packet."""
         assert self.transport is not None
         self.transport.write(encode(packet, 4))
 
@@ -204,6 +211,7 @@ class Client(asyncio.Protocol):
             await asyncio.sleep(due - loop.time())
 
     def close(self) -> None:
+        """Close the connection."""
         if self.transport is not None:
             self.transport.close()
 
@@ -223,26 +231,26 @@ async def until(what: str, ready: Callable[[], Any]) -> None:
 class Network:
     """Brokers that run, and the tree that they have agreed on."""
 
-    def __init__(self, lab: Lab, count: int) -> None:
+    def __init__(self, lab: Lab) -> None:
         """`lab`: started."""
-        self.lab, self.count = lab, count
+        self.lab = lab
         self.states: list[State] = []
         self.tree: dict[tuple[str, str], float] = {}
 
     async def settle(self) -> None:
-        """Wait for a tree of all brokers that stays as it is for a second. Raises PathsError."""
+        """Wait for a tree of all brokers that stays as it is for SETTLED. Raises PathsError."""
         end = time.monotonic() + PATIENCE
         since, reason = time.monotonic(), "no broker answers"
         while time.monotonic() < end:
             states = [state for place in self.lab.brokers.values() if (state := await self._state(place.place.admin)) is not None]
             try:
-                tree = edges(states) if len(states) == self.count else {}
+                tree = edges(states) if len(states) == len(self.lab.brokers) else {}
             except PathsError as error:
                 tree, reason = {}, str(error)
             if not tree or tree.keys() != self.tree.keys() or any(state["state"] != "runtime" for state in states):
                 since = time.monotonic()
             self.states, self.tree = states, tree
-            if time.monotonic() - since > 1.0:
+            if time.monotonic() - since > SETTLED:
                 return
             await asyncio.sleep(0.05)
         raise PathsError(f"no agreement: {reason}")
@@ -278,9 +286,11 @@ class Network:
             medians = []
             for subscriber in (port, self.address(parent)[1]):
                 spec = LoadSpec(
-                    host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.3, drain=PATIENCE,
+                    host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.0, drain=5.0,
                     subscriber_port=subscriber, topic=f"hop{qos}",
                 )  # fmt: skip
+                # The first of it goes nowhere while the way opens, which stays so for a moment.
+                run_latency(dataclasses.replace(spec, seconds=0.3, drain=0.2))
                 result = run_latency(spec)
                 medians.append(result.latency.percentile(50))
                 if not result.complete:
@@ -308,8 +318,11 @@ class Network:
             samples.setdefault("open", []).append(max(0, published - acknowledged) / 1e6)
             samples.setdefault("first", []).append((arrived - acknowledged) / 1e6)
             await asyncio.sleep(0.3)
+            first: Polled = []
+            last: Polled = []
+            await self._look(far, near, first, last)
             unsubscribed = await subscriber.unsubscribe(topic)
-            first, last = await self._watch(far, near)
+            await self._watch(far, near, first, last)
             samples.setdefault("first link", []).append(1e3 * last_change(first, unsubscribed / 1e9))
             samples.setdefault("last link", []).append(1e3 * last_change(last, unsubscribed / 1e9))
         finally:
@@ -319,18 +332,21 @@ class Network:
             subscriber.close()
             publisher.close()
 
-    async def _watch(self, far: str, near: str) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
-        """Poll what the first broker sends over links and the last one gets, until nothing does any more."""
-        first: list[tuple[float, int]] = []
-        last: list[tuple[float, int]] = []
+    async def _look(self, far: str, near: str, first: Polled, last: Polled) -> None:
+        """Note how much the first broker has sent over links, and the last one got."""
+        for broker_id, counter, samples in ((far, "forwarded", first), (near, "received_link", last)):
+            value = (await self.counters(broker_id))[counter]
+            samples.append((time.monotonic(), value))
+
+    async def _watch(self, far: str, near: str, first: Polled, last: Polled) -> None:
+        """Look on until nothing crosses these links any more. Raises PathsError."""
         end = time.monotonic() + PATIENCE
         while True:
-            first.append((time.monotonic(), (await self.counters(far))["forwarded"]))
-            last.append((time.monotonic(), (await self.counters(near))["received_link"]))
-            quiet = min(time.monotonic() - samples[0][0] - last_change(samples, samples[0][0]) for samples in (first, last))
-            if quiet > STILL:
-                return first, last
-            if time.monotonic() > end:
+            await self._look(far, near, first, last)
+            now = time.monotonic()
+            if all(now - polled[0][0] - last_change(polled, polled[0][0]) > STILL for polled in (first, last)):
+                return
+            if now > end:
                 raise PathsError(f"messages still cross links {PATIENCE:g} s after the last unsubscription")
             await asyncio.sleep(POLL)
 
@@ -341,7 +357,7 @@ def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple
     wrong: list[str] = []
     with Lab(topology, KINDS[f"mqttree-{options.routing}"], way="relays") as lab:
         lab.start()
-        network = Network(lab, options.brokers)
+        network = Network(lab)
         uvloop.run(network.settle())
         longest: Way | None = None
         for number in range(options.rounds + 1):  # the first one warms up
@@ -379,14 +395,16 @@ def rows(samples: Samples, hop: bool, hops: int, opens: bool) -> list[Row]:
         found.append((f"round trip between the ends of the tree, {links}", "ms", None, trips))
         found.append((f"SUBACK to the first message published {links} away that arrives", "ms", wanted, samples.get("open", [])))
         found.append(("the same until it arrived", "ms", None, samples.get("first", [])))
-        found.append(("UNSUBACK to the last message that the publisher's broker sends on", "ms", CLOSE_MS, samples.get("first link", [])))
-        found.append(("UNSUBACK to the last message that comes over the last link", "ms", CLOSE_MS, samples.get("last link", [])))
+        text = "UNSUBACK to the last message that {}"
+        found.append((text.format("the publisher's broker sends on"), "ms", CLOSE_MS, samples.get("first link", [])))
+        found.append((text.format("comes over the last link"), "ms", CLOSE_MS, samples.get("last link", [])))
     return found
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print; returns the exit code: 1 when something could not be measured, or a message was lost."""
-    print(f"{options.brokers} brokers, --routing {options.routing}, {options.rounds} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    title = f"{options.brokers} brokers, --routing {options.routing}, {options.rounds} rounds"
+    print(f"{title}, {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}")
     failed = False
     networks = [(loopback_of(options.brokers), True, "\non the loopback\n")]
     if options.delay:
@@ -410,7 +428,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--routing", choices=ROUTINGS, default="interest", help="(interest)")
     parser.add_argument("--brokers", type=_between(2, 50), default=7, metavar="N", help="(7)")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each latency run (1)")
-    parser.add_argument("--delay", type=float, default=5.0, metavar="MS", help="one way from each broker of the line; 0: no line (5)")
+    parser.add_argument(
+        "--delay", type=float, default=5.0, metavar="MS", help="one way, from one of the line to the next; 0: no line (5)"
+    )
     options = parser.parse_args(argv)
     if not 0.01 <= options.seconds <= 3600 or not 0 <= options.delay <= 1000:
         parser.error("--seconds must be 0.01 to 3600, --delay 0 to 1000")

@@ -95,7 +95,7 @@ def versions() -> dict[str, str]:
 @functools.cache
 def commit() -> tuple[str, bool]:
     """(commit, whether something is changed) of the program; ("", False) where it is no checkout."""
-    name = _said(["git", "rev-parse", "HEAD"])
+    name = _said(["git", "rev-parse", "HEAD"]) if (ROOT / ".git").exists() else ""
     return (name, bool(_said(["git", "status", "--porcelain"]))) if name else ("", False)
 
 

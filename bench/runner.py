@@ -133,7 +133,7 @@ class Run:
         topology = self.cell.topology.drawn(self.record["seed"])
         if missing := self.kind.missing():
             raise UnavailableError(missing)
-        on = topology.brokers if self.kind.many else (self.flow.at or topology.brokers[0],)
+        on = (self.flow.at,) if self.flow.at else topology.brokers if self.kind.many else topology.brokers[:1]
 
         def recorder() -> Writer:
             return Writer(self.trace_folder, process="network", **self.names)
@@ -192,9 +192,12 @@ class Run:
         record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
         self.stage("clients")
         generator = Generator(lab, cell, specs, self.trace_folder, self.names)
-        record["processes"] = [{"name": name, "role": role} for name, role in (
-            ("generator-0", "generator"), *([("network", "network")] if lab.way != "loopback" else []), ("observer", "observer"),
-        )]  # fmt: skip
+        record["processes"] = [
+            {"name": "generator-0", "role": "generator", "pid": generator.process.pid},
+            {"name": "observer", "role": "observer", "pid": os.getpid()},
+            *([{"name": "network", "role": "network", "pid": lab.network_pid}] if lab.way != "loopback" else []),
+        ]
+        rundir.write(self.folder, record)
         try:
             await self._load(lab, trace, observer, striker, faults, generator, spared)
         finally:
@@ -282,7 +285,7 @@ class Run:
             last, since = now, until
 
     def _judge(self, observer: Observer, striker: Striker) -> None:
-        """Repair times, and what makes the run a failure."""
+        """Repair times, and promises of the broker under test that were broken: findings, while the run itself went well."""
         summary, record = self.record["summary"], self.record
         if observer.asks:
             repairs = []
@@ -299,9 +302,9 @@ class Run:
             qos = self.cell.flows[name].qos
             what = f"flow {name}: " if name else ""
             if qos and flow["lost"]:
-                record["failures"].append(f"{what}{flow['lost']} messages that were accepted at QoS {qos} were lost")
+                record["findings"].append(f"{what}{flow['lost']} messages that were accepted at QoS {qos} were lost")
             if qos == 2 and flow["duplicates"]:
-                record["failures"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
+                record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
 
 
 def _sums(totals: dict[str, Any]) -> dict[str, int]:

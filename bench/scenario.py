@@ -38,15 +38,16 @@ MAX_RUNS = 5000
 class Parameters:
     """One load against one kind of broker; every one may be a factor.
 
-    broker: a kind (`netlab.brokers.KINDS`); brokers: how many (0: as in the topology); at: the host of a broker that is
-    alone ("": the first). locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on one,
-    subscribers on another; 50: each anywhere (with sites: half of each at the first two sites). publishers, subscribers, topics:
-    how many; choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything). payload: bytes. qos,
-    version: of clients. rate: messages a second of each publisher; 0: as fast as `window` messages that are not acknowledged (QoS
-    0: not delivered) allow. messages: of each publisher; 0: as many as fit into `seconds`. share: subscribers are one shared
-    subscription. connections: so many more that are only opened. mix: flows that take part, joined by +. cpu: share of a core for
-    each broker; 0: no limit. settle: s between the last subscription and the first message. drain: s without progress until what
-    is missing is given up. every: one message in so many is traced.
+    broker: a kind (`netlab.brokers.KINDS`); brokers: how many (0: as in the topology); at: the host of the only broker
+    ("": all; the first for kinds that know no others). locality: where clients sit - even: in turn over all hosts; 100: all on
+    one; 0: publishers on one, subscribers on another; 50: each anywhere (with sites: half of each at the first two sites).
+    publishers, subscribers, topics: how many; choice: of topics - random, turn (by number), all (publishers in turn, subscribers
+    everything). payload: bytes. qos, version: of clients. rate: messages a second of each publisher; 0: as fast as `window`
+    messages that are not acknowledged (QoS 0: not delivered) allow. messages: of each publisher; 0: as many as fit into
+    `seconds`. begin: s until its first message is due. share: subscribers are one shared subscription. connections: so many more
+    that are only opened. mix: flows that take part, joined by +. cpu: share of a core for each broker; 0: no limit. settle: s
+    between the last subscription and the first message. drain: s without progress until what is missing is given up. every: one
+    message in so many is traced.
     """
 
     broker: str = "mqttree-flood"
@@ -64,6 +65,7 @@ class Parameters:
     window: int = 1
     messages: int = 0
     seconds: float = 5.0
+    begin: float = 0.0
     share: bool = False
     connections: int = 0
     mix: str = ""
@@ -77,7 +79,8 @@ class Parameters:
         bounds: dict[str, tuple[float, float]] = {
             "brokers": (0, topologies.MAX_BROKERS), "publishers": (0, 20_000), "subscribers": (0, 20_000), "topics": (1, 100_000),
             "payload": (8, 100_000_000), "qos": (0, 2), "rate": (0, 1e6), "window": (1, 60_000), "messages": (0, 1e9),
-            "seconds": (0, 86_400), "connections": (0, 15_000), "cpu": (0, 64), "settle": (0, 600), "drain": (0, 600),
+            "seconds": (0, 86_400), "begin": (0, 86_400), "connections": (0, 15_000), "cpu": (0, 64), "settle": (0, 600),
+            "drain": (0, 600),
             "every": (1, 1e6),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
@@ -94,7 +97,7 @@ class Parameters:
 
     def duration(self) -> float:
         """s that publishing takes."""
-        return self.messages / self.rate if self.messages and self.rate else self.seconds
+        return self.begin + (self.messages / self.rate if self.messages and self.rate else self.seconds)
 
 
 PARAMETERS = {item.name: item.type for item in fields(Parameters)}
@@ -273,9 +276,9 @@ def _value(file: ConfigFile, at: KeyPath, name: str, value: Any) -> Any:
         return str(value)
     accepted: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
     if not isinstance(value, accepted[kind]) or (isinstance(value, bool) and kind != "bool"):
-        file.fail(at, f"must be {'a number' if kind in ('int', 'float') else 'true or false' if kind == 'bool' else 'text'}, "
-                      f"not {value!r}")  # fmt: skip
-    return float(value) if kind == "float" else value
+        called = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[str(kind)]
+        file.fail(at, f"must be {called}, not {value!r}")
+    return float(value) if kind == "float" and isinstance(value, int | float) else value
 
 
 def _parameters(file: ConfigFile, at: KeyPath, changes: Any, base: Parameters) -> Parameters:
@@ -323,7 +326,8 @@ def _cell(
     if first.mix:
         wanted = first.mix.split("+")
         if unknown := [flow for flow in wanted if flow not in own]:
-            file.fail(("factors", "mix"), f"unknown flow {unknown[0]!r}: one of {', '.join(own)}")
+            known = ", ".join(filter(None, own)) or "none, as there is no `flows`"
+            file.fail(("factors", "mix"), f"unknown flow {unknown[0]!r}: one of {known}")
         own = {flow: own[flow] for flow in wanted}
     if first.brokers:
         place = place.sized(first.brokers)
@@ -351,7 +355,7 @@ def _cell(
 
 def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
     values = _mapping(file, ("phases",), entry)
-    until = values.get("until")
+    until: Any = values.get("until")
     if not isinstance(until, int | float) or set(values) != {"until", "name"}:
         file.fail(("phases",), "expected {name: TEXT, until: SECONDS}")
     return float(until), str(values["name"])

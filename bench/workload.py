@@ -33,8 +33,9 @@ def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
     """The broker that clients on a host connect to: on the same host, else the one with the shortest delay."""
     if host in brokers:
         return host
-    reachable = [(wire.delay_ms, number, broker) for number, broker in enumerate(brokers) if (wire := topology.wire(host, broker))]
-    return min(reachable)[2] if reachable else brokers[0]
+    wires = ((topology.wire(host, broker), broker) for broker in brokers)
+    reachable = [(wire.delay_ms, broker) for wire, broker in wires if wire is not None]
+    return min(reachable)[1] if reachable else brokers[0]
 
 
 def _hosts(flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random) -> tuple[list[str], list[str]]:
@@ -66,7 +67,7 @@ def clients(cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int
         for number, host in enumerate(where):
             topic = source.choice(names) if flow.choice == "random" else names[number % len(names)]
             used.append(topic)
-            start = source.random() / flow.rate if flow.rate else 0.0
+            start = flow.begin + (source.random() / flow.rate if flow.rate else 0.0)
             name = f"{flow_name or 'p'}-pub-{number}"
             spec = ClientSpec(name, flow_name, host, nearest(topology, host, usable), (topic,), len(publishers), start)
             publishers.append(spec)

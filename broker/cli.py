@@ -199,7 +199,7 @@ def _parser() -> Parser:
     run.add_argument("-c", "--config", metavar="FILE", help="configuration: amqtt's YAML and a `federation:` section")
     run.add_argument("--listen", metavar="HOST:PORT", help="where the default listener binds (0.0.0.0:1883)")
     run.add_argument("--name", metavar="NAME", help="what people call this broker (the machine and the port)")
-    run.add_argument("--data-dir", metavar="DIR", help="keep the broker's id, boot number and journal there (a new id each start)")
+    run.add_argument("--data-dir", metavar="DIR", help="keep the broker's id, boot number and journal there (nowhere)")
     run.add_argument("--durability", metavar="none|async|sync", help="what survives the broker (async with a data directory)")
     run.add_argument("--cluster", metavar="NAME", help="only brokers of one cluster federate (mqttree)")
     run.add_argument("--secret-file", metavar="FILE", help="the cluster's secret: brokers without it stay outside")

@@ -10,7 +10,6 @@ it put on the disk once a second.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 import threading
@@ -79,21 +78,15 @@ class Disk:
     def load(self) -> Loaded:
         """Read what is there. Raises ConfigError, one line, for what cannot be used at all."""
         loaded = Loaded()
-        collecting = gc.isenabled()
-        gc.disable()  # it would look through a million objects again and again, and find nothing
-        try:
-            for generation, path in self._files():
-                loaded.generation = generation + 1
-                loaded.files += 1
-                try:
-                    self._load(path, generation, loaded)
-                except JournalError as error:
-                    raise ConfigError(f"{path} {error}") from None
-                except OSError as error:
-                    raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-        finally:
-            if collecting:
-                gc.enable()
+        for generation, path in self._files():
+            loaded.generation = generation + 1
+            loaded.files += 1
+            try:
+                self._load(path, generation, loaded)
+            except JournalError as error:
+                raise ConfigError(f"{path} {error}") from None
+            except OSError as error:
+                raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
         return loaded
 
     def _files(self) -> list[tuple[int, Path]]:

@@ -120,6 +120,9 @@ class Durability:
         self._whole, self._written = image.size, size
         for number, session in Recovery(self.node, image, now).run():
             self._adopt(session, number)
+            session.left = image.sessions[number].head.gone or image.alive
+            if isinstance(session, KeptSession) and not image.sessions[number].head.gone:
+                self.meta(session)
         self.node.effects.append(Begin(generation))
         if files >= FILES:
             self._checkpoint(begun=True)
@@ -327,6 +330,7 @@ class Durability:
 
     def came(self, session: Session, *, present: bool) -> None:
         """A client is connected; `present`: its session was there before."""
+        session.left = 0
         if not session.expiry:
             self.ended(session)
         elif isinstance(session, KeptSession) and present:
@@ -338,6 +342,7 @@ class Durability:
 
     def keep(self, session: Session) -> None:
         """Keep a session from now on, or note that its connection is gone."""
+        session.left = 0 if session.conn is not None else self._wall()
         if isinstance(session, KeptSession):
             self.meta(session)
         else:
@@ -361,11 +366,10 @@ class Durability:
         will = encode_will(session.will)
         name = session.username
         flags |= (CLEAN if session.clean else 0) | (NAMED if name is not None else 0) | (HAS_WILL if will else 0)
-        gone = 0 if session.conn is not None else self._wall()
         client_id, username = session.client_id.encode(), (name or "").encode()
         self.record(
             SessionRecord(
-                session.number, flags, session.version, session.expiry, session.stamp, gone, client_id, username, will
+                session.number, flags, session.version, session.expiry, session.stamp, session.left, client_id, username, will
             ).encode()
         )
 

@@ -42,6 +42,8 @@ AGAIN = 1.0
 LATE = 10.0
 """s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
 longer, and what is held from them until it ends comes from the log."""
+WHOLE_TIME = 2.0
+"""s after the begin of a move in which we wait until what comes here is whole, before we say what came since."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
@@ -187,6 +189,10 @@ class Giving:
             export = self._encode(sender, stamp, session, now)
             at = 0
         if request == REST and not export.rest:
+            if self._federation.streams.unsettled() and now < export.began + WHOLE_TIME:
+                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
+                self._answer(sender, COMING, stamp, client_id)
+                return
             export.rest = self._rest(session, export, now)
             at = 0
         self._answer(sender, COMING, stamp, client_id)

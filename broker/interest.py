@@ -36,12 +36,15 @@ EVERYTHING = b"#"
 class Interest:
     """Who wants what, and which links lead there."""
 
-    __slots__ = ("_closing", "_cover", "_crowded", "_federation", "_filters", "_node", "_working", "generation", "selective")
+    __slots__ = (
+        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_node", "_working", "generation", "selective",
+    )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
+        self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
         self._working = False
@@ -114,6 +117,11 @@ class Interest:
         if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
             self._federation.count("interest_refused")
             return
+        if value is None and self._federation.overlays.keeps(broker_id):
+            self._kept.setdefault(broker_id, set()).add(topic_filter)
+            return
+        if self._kept and broker_id in self._kept:
+            self._kept[broker_id].discard(topic_filter)
         if value is None:
             self._filters.remove(topic_filter, broker_id)
         else:
@@ -121,6 +129,14 @@ class Interest:
         self.generation += 1
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        self.generation += 1
+        if via is not None:
+            self.forget(broker_id)
+
+    def forget(self, broker_id: bytes) -> None:
+        """Forget the filters of a broker that it has not told anew since the tree lost it."""
+        for topic_filter in self._kept.pop(broker_id, ()):
+            self._filters.remove(topic_filter, broker_id)
         self.generation += 1
 
     def links(self, topic: bytes) -> list[Link]:

@@ -135,19 +135,21 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
         at += FRAME_SIZE + size
 
 
-def read_records(frame: bytes) -> Iterator[tuple[int, bytes]]:
+def read_records(frame: bytes) -> list[tuple[int, bytes]]:
     """Read the records of a frame: kind and body. Raises JournalError: their sizes do not add up."""
+    found = []
     at, end = 0, len(frame)
     unpack = _RECORD.unpack_from
-    while at < end:
-        if at + 5 > end:
-            raise JournalError("holds a record that is cut off")
-        kind, size = unpack(frame, at)
-        at += 5
-        if at + size > end:
-            raise JournalError("holds a record that is cut off")
-        yield kind, frame[at : at + size]
-        at += size
+    try:
+        while at < end:
+            kind, size = unpack(frame, at)
+            at += 5 + size
+            found.append((kind, frame[at - size : at]))
+    except struct.error:
+        at = end + 1
+    if at != end:
+        raise JournalError("holds a record that is cut off")
+    return found
 
 
 # ---------------------------------------------------------------- records

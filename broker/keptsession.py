@@ -38,11 +38,11 @@ class KeptSession(Session):
     def _transmit(self, outgoing: Outgoing) -> None:
         super()._transmit(outgoing)
         packet_id = self.next_packet_id
-        if self.inflight.get(packet_id) is not outgoing:
-            return  # too large for the client
         if self.pumping:
             self._journal.pumped(self, packet_id, 1, outgoing.message, outgoing.qos)
-        else:
+            if packet_id not in self.inflight:  # too large for the client
+                self._journal.settled(self, b"\x40\x02" + PACKET_IDS[packet_id])
+        elif packet_id in self.inflight:
             self._journal.sent(self, packet_id, outgoing)
 
     def _append(self, outgoing: Outgoing, *, kept: bool = False) -> bool:

@@ -218,6 +218,8 @@ class Listings:
         except DirectoryError as error:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
+        if self._federation.streams.active:
+            self.settle(now)  # a message behind this takes the new ways already: what is told of them goes ahead of it
 
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:

@@ -23,7 +23,7 @@ from routing.overlay import MAX_COST, Graph, Tree
 if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.link import Link
-    from broker.node import Node
+    from broker.node import Node, Timer
 
 RELAY = STATE + b"relay"
 
@@ -42,6 +42,9 @@ THROUGH = 2000
 
 REVIEW = 2.0
 """s between two looks at what our links and ways through us cost."""
+
+AWAY = 5.0
+"""s for which messages go on to a broker that the tree has lost, as long as links lead there."""
 
 CALM = 16
 """brokers, up to which ways are found anew with every change; with more, changes of a while are one."""
@@ -73,8 +76,8 @@ class Overlays:
     """The ways of all origins, as one broker sees them."""
 
     __slots__ = (
-        "_at", "_broken", "_federation", "_graph", "_next_review", "_node", "_others", "_retired", "_stale", "_told_relay",
-        "_ways", "active", "enabled", "open",
+        "_at", "_away", "_broken", "_federation", "_graph", "_next_review", "_node", "_others", "_retired", "_stale",
+        "_told_relay", "_ways", "active", "enabled", "open",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -88,6 +91,7 @@ class Overlays:
         self._graph = Graph(federation.own.id)
         self._ways: dict[bytes, Ways] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
+        self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}  # those that the tree has lost; neighbours they told of last
         self._broken: set[Link] = set()  # links that have closed since ways were found
         self._stale = False
         self._at = 0.0  # s; ways are found anew no earlier
@@ -105,10 +109,18 @@ class Overlays:
         if len(key) != 8 or (value is not None and len(value) != 4):
             self._federation.count("overlay_refused")
             return
+        away = self._away.get(broker_id)
+        if value is None and self.keeps(broker_id):
+            self._keep(broker_id).add(key)
+            return
+        if away is not None:
+            away[1].discard(key)
         self._graph.post(broker_id, key, None if value is None else int.from_bytes(value, "big"))
         self._touch()
 
     def _state_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        if value is None and self.keeps(broker_id):
+            return
         if key == ROUTING[1:]:
             if value is not None and value[4:] == b"topic":
                 self._others.add(broker_id)
@@ -120,6 +132,32 @@ class Overlays:
             self._touch()
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is None and self.keeps(broker_id):
+            self._keep(broker_id)
+        elif via is not None and (away := self._away.pop(broker_id, None)) is not None:
+            self._node.cancel(away[0])
+            for neighbour in away[1]:  # it has told anew what holds
+                self._graph.post(broker_id, neighbour, None)
+        self._touch()
+
+    def keeps(self, broker_id: bytes) -> bool:
+        """Whether what a broker has posted still counts although the tree does not lead to it: while the tree is repaired,
+        messages go on where links are. If it is gone, its neighbours say so."""
+        directory = self._federation.listings.directory
+        return self.active and broker_id in directory.listings and directory.via(broker_id) is None
+
+    def _keep(self, broker_id: bytes) -> set[bytes]:
+        found = self._away.get(broker_id)
+        if found is None:
+            timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
+            found = self._away[broker_id] = (timer, set())
+        return found[1]
+
+    def _forget(self, broker_id: bytes) -> None:
+        del self._away[broker_id]
+        self._graph.forget(broker_id)
+        self._others.discard(broker_id)
+        self._federation.interest.forget(broker_id)
         self._touch()
 
     def _touch(self) -> None:
@@ -135,6 +173,7 @@ class Overlays:
         if self.enabled and peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
             self.open[peer.id] = link
             self._post(peer.id, self._cost(link))
+            self._tell_relay()
 
     def closed(self, link: Link) -> None:
         """A link is gone, or its queue overflowed."""
@@ -244,7 +283,7 @@ class Overlays:
             return False
         self._stale = False
         directory = self._federation.listings.directory
-        reachable = {listing.id for listing in directory.reachable()}
+        reachable = {listing.id for listing in directory.reachable()} | self._away.keys()
         crowd = len(reachable) / CALM
         self._at = now if crowd <= 1 else now + PAUSE * crowd * crowd / 4
         before, self.active = self.active, self.enabled and bool(reachable) and reachable <= self._others
@@ -280,6 +319,9 @@ class Overlays:
     def _leave(self, reachable: set[bytes]) -> None:
         """Go back to the tree: somebody routes otherwise."""
         self._ways.clear()
+        for broker in list(self._away):
+            self._node.cancel(self._away[broker][0])
+            self._forget(broker)
         streams = self._federation.streams
         for broker in reachable:
             streams.tell_break(broker)

@@ -102,7 +102,7 @@ class Image:
         """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
         take = self._take
         self.alive = max(self.alive, wall)
-        for kind, body in list(read_records(frame)):
+        for kind, body in read_records(frame):
             handler = take.get(kind)
             if handler is None:
                 raise JournalError(f"holds a record of the kind {kind}, which this release does not know")
@@ -327,7 +327,7 @@ class Recovery:
             topic = record.topic
             message = Message(topic, record.payload, record.qos, True, record.properties, self._expires(record.expires), None)
             mark = Mark(topic, place_of(topic), record.time, key, record.sequence, record.death, record.qos)
-            store.write(message, mark, now, wall)
+            store.bring_back(message, mark, now, wall)
         retention.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
 

@@ -102,6 +102,15 @@ class RetainedStore:
             return Change.OLD
         return Change.TAKEN if had is None or had.expired(now) else Change.NEW
 
+    def bring_back(self, message: Message, mark: Mark, now: float, wall: int) -> None:
+        """Take what was here before a restart, each topic once; as `write` does."""
+        if not message.payload or (message.expires_at is not None and now >= message.expires_at):
+            self.write(message, mark, now, wall)
+        elif self._set(message.topic.decode(), message):
+            self.digests.put(mark)
+            if mark.death:
+                heappush(self._expiring, (mark.death, mark.place, mark.time))
+
     def remembers(self, death: int, wall: int) -> bool:
         """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
         return death > self._floor and death + limits.TOMBSTONE_AGE * 1000 > wall

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import gc
 import random
 import ssl
 import time
@@ -31,7 +32,7 @@ from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptio
 from broker.cli import version
 from broker.client import Client
 from broker.config import NodeConfig
-from broker.disk import Disk
+from broker.disk import Disk, Loaded
 from broker.durability import Durability
 from broker.effects import (
     Append,
@@ -262,6 +263,20 @@ class Broker(Face):
         if disk is None:
             return
         now = self.driver.time()
+        collecting = gc.isenabled()
+        gc.disable()  # it would look through a million objects again and again, and find nothing
+        try:
+            loaded = self._load(disk, now)
+        finally:
+            if collecting:
+                gc.enable()
+        disk.start(lambda effect, error: self._loop.call_soon_threadsafe(self._told, effect, error))
+        counters = self.node.counters
+        if loaded.files:
+            what = f"{counters.sessions_loaded} sessions and {counters.retained_loaded} retained messages"
+            log_line("info", f"{what} are back after {self.driver.time() - now:.1f} s ({loaded.size:,} bytes of journal)")
+
+    def _load(self, disk: Disk, now: float) -> Loaded:
         loaded = disk.load()
         for line in loaded.cuts:
             self.node.counters.journal_cut += 1
@@ -269,10 +284,7 @@ class Broker(Face):
         node = self.node
         node.durability = Durability(node, sync=disk.sync)
         node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
-        disk.start(lambda effect, error: self._loop.call_soon_threadsafe(self._told, effect, error))
-        if loaded.files:
-            what = f"{node.counters.sessions_loaded} sessions and {node.counters.retained_loaded} retained messages"
-            log_line("info", f"{what} are back after {self.driver.time() - now:.1f} s ({loaded.size:,} bytes of journal)")
+        return loaded
 
     def _told(self, effect: Append | Begin, error: str | None) -> None:
         self.node.answer(effect, error, self.driver.time())

@@ -101,6 +101,7 @@ class Session:
         "incoming",
         "inflight",
         "keeper",
+        "left",
         "limited",
         "maximum_packet_size",
         "missed",
@@ -153,6 +154,7 @@ class Session:
         self.expiry_timer: Timer | None = None
         self.keeper: Durability | None = None  # of a `KeptSession`, and
         self.number = 0  # what it is called in the journal
+        self.left = 0  # when its connection ended (ms since the epoch), 0 while it has one
         self.pumping = False
 
     def expire_after(self, interval: int) -> None:

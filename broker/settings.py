@@ -438,8 +438,8 @@ ACCESS: dict[str, Callable[[object], Any]] = {"users": _path, "rules": _path, "a
 
 
 class Option(NamedTuple):
-    """One thing that can be set: how its value is read, whether it is a flag and a variable too, its field, and whether its key is
-    at the top of the file."""
+    """One thing that can be set: how its value is read, whether it is a flag and a variable too, its field, and whether its key
+    is at the top of the file."""
 
     read: Callable[[object], Any]
     flag: bool = True

@@ -184,6 +184,7 @@ class Streams:
         self.active = federation.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
         self._number = 0
+        self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
         listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
@@ -202,7 +203,8 @@ class Streams:
         if key != ROUTING[1:] or value is None:
             return
         if self.active:
-            self.changed(broker_id)
+            if not self.federation.overlays.active:
+                self.changed(broker_id)
         elif value[4:] != b"flood":
             self.activate()
 
@@ -232,8 +234,19 @@ class Streams:
     # ---------------------------------------------------------------- ways
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if not self.active or self.federation.overlays.active:
+        old = self._ways.pop(broker_id, None)
+        if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
+            self._ways[broker_id] = link
+        if not self.active:
             return
+        if self.federation.overlays.active:  # the tree is not their way, but that of questions
+            for stream in self._all():
+                if stream.broker_id == broker_id and stream.source is None:
+                    self.arm(stream)
+            return
+        if old is not None and old.live:
+            # The old way may go on for others, and bring the broker what is newer than what the new one is going to bring.
+            self.federation.listings.send_over(old, broker_id, BREAK, b"")
         if via is not None:
             self.tell_break(broker_id)
         self.changed(broker_id)
@@ -347,6 +360,10 @@ class Streams:
         missing = [(before + 1, top)] if top > before else []
         delivered = self._release(stream, top, {}, now)
         stream.owe(subtract(missing, merge([(n, n) for n in delivered])))
+
+    def unsettled(self) -> bool:
+        """Whether something may be missing here that is about to come."""
+        return any(stream.source is None and (stream.held or self._reachable(stream)) for stream in self._all())
 
     # ---------------------------------------------------------------- asking
 

@@ -38,7 +38,7 @@ class Cover:
         self._leaving: dict[str, None] = {}  # announced still, until what they covered is
         self._over: dict[str, str] = {}  # of the set, those that are covered -> what covers them
         self._under: dict[str, dict[str, None]] = {}  # the same the other way round; also of what is leaving
-        self._wild: SubscriptionTrie[str] = SubscriptionTrie()  # of the maximal ones, those with wildcards
+        self._wild: SubscriptionTrie[str] = SubscriptionTrie()  # of the set, those with wildcards
         self._at: list[dict[str, _Bucket]] = [{} for _ in range(INDEXED)]  # of the maximal ones: by level, by word
         self._spelt: dict[str, set[str]] = {common: set() for common in SPELLINGS.values()}
         self._tasks: deque[Iterator[None]] = deque()
@@ -63,6 +63,8 @@ class Cover:
         if common in self._spelt:
             self._spelt[common].add(topic_filter)
         if common not in self:
+            if is_wildcard(common):
+                self._wild.insert(common, None, common)
             self._place(common)
 
     def remove(self, topic_filter: str) -> None:
@@ -72,15 +74,20 @@ class Cover:
             spelt.discard(topic_filter)
             if spelt:
                 return
+        if common not in self:
+            return
+        if is_wildcard(common):
+            self._wild.remove(common, None)
         if common in self._maximal:
-            self._forget(common)
+            self._demote(common)
             self._leaving[common] = None
             self._tasks.append(self._leave(common))
-        elif (over := self._over.get(common)) is not None:
-            self._detach(common)
-            if common not in self._leaving and (under := self._under.pop(common, None)):
-                self._over.update(dict.fromkeys(under, over))
-                self._under.setdefault(over, {}).update(under)
+            return
+        over = self._over[common]
+        self._detach(common)
+        if common not in self._leaving and (under := self._under.pop(common, None)):
+            self._over.update(dict.fromkeys(under, over))
+            self._under.setdefault(over, {}).update(under)
 
     def work(self, steps: int) -> tuple[list[str], list[str]]:
         """Go on with what there is to do, at most so many steps of some microseconds.
@@ -114,10 +121,9 @@ class Cover:
         else:
             self._tell(topic_filter, True)
         if is_wildcard(topic_filter):
-            self._wild.insert(topic_filter, None, topic_filter)
             self._tasks.append(self._sweep(topic_filter))
 
-    def _forget(self, topic_filter: str) -> None:
+    def _demote(self, topic_filter: str) -> None:
         """A filter is not maximal any more."""
         del self._maximal[topic_filter]
         for at, word in _words(topic_filter):
@@ -126,8 +132,6 @@ class Cover:
                 del bucket[topic_filter]
             if bucket == topic_filter or not bucket:
                 del self._at[at][word]
-        if is_wildcard(topic_filter):
-            self._wild.remove(topic_filter, None)
 
     def _attach(self, topic_filter: str, over: str) -> None:
         self._over[topic_filter] = over
@@ -145,13 +149,13 @@ class Cover:
             self._news[topic_filter] = announced
 
     def _covering(self, topic_filter: str) -> str | None:
-        """Return a maximal filter that covers this one, which is not maximal itself."""
+        """Return a filter of the set that covers this one."""
         levels = _levels(topic_filter)
         endless = levels[-1] == "#"
         if endless:
             levels.pop()
         for found in self._wild.match("/".join("\0" if level == "+" else level for level in levels)):
-            if not endless or found[-1] == "#":
+            if found != topic_filter and (not endless or found[-1] == "#"):
                 return found
         return None
 
@@ -181,7 +185,7 @@ class Cover:
             if topic_filter not in self._maximal:
                 return
             if found != topic_filter and found in self._maximal and covers(topic_filter, found):
-                self._forget(found)
+                self._demote(found)
                 self._attach(found, topic_filter)
                 self._tell(found, False)
             yield
@@ -189,11 +193,7 @@ class Cover:
     def _leave(self, topic_filter: str) -> Iterator[None]:
         """Find other places for what was covered by a filter that was maximal; then withdraw that."""
         while under := self._under.get(topic_filter):
-            order: dict[tuple[int, int, bool], list[str]] = {}
             for found in list(under):
-                order.setdefault(_generality(found), []).append(found)
-                yield
-            for found in (found for generality in sorted(order) for found in order[generality]):
                 if topic_filter in self._maximal:
                     return  # it is back
                 if self._over.get(found) == topic_filter:
@@ -215,10 +215,3 @@ def _levels(topic_filter: str) -> list[str]:
 def _words(topic_filter: str) -> list[tuple[int, str]]:
     """Return the indexed levels that are no wildcards: (depth, word)."""
     return [(at, level) for at, level in enumerate(_levels(topic_filter)[:INDEXED]) if level not in ("+", "#")]
-
-
-def _generality(topic_filter: str) -> tuple[int, int, bool]:
-    """Return what sorts a filter before all that it covers."""
-    endless = topic_filter[-1:] == "#"
-    single = topic_filter.count("+")
-    return topic_filter.count("/") + 1 - single - endless, single, not endless

@@ -54,6 +54,12 @@ class Graph:
             said[neighbour] = min(cost, MAX_COST)
         self._edges = None
 
+    def forget(self, broker: bytes) -> None:
+        """Take back all that a broker said."""
+        if self._said.pop(broker, None) is not None:
+            self._edges = None
+        self._relays.pop(broker, None)
+
     def relay(self, broker: bytes, cost: int | None) -> None:
         """Take a broker's word for what a way through it costs on top (microseconds); None: nothing."""
         if cost is None:

@@ -21,7 +21,7 @@ from bench.netlab.brokers import BrokerProcess, Kind, Place, end_all, wait_liste
 from bench.netlab.cpulimit import CpuLimit
 from bench.netlab.namespaces import Namespace, unsupported
 from bench.netlab.owner import PREFIX, Reaper, owner, remove
-from bench.netlab.topology import Topology
+from bench.netlab.topology import Topology, Wire, wire_from
 
 READY_SECONDS = 30.0
 ORDER_SECONDS = 10.0
@@ -85,9 +85,7 @@ class Lab:
             elif self.way == "relays":
                 self._make_relays()
             else:
-                ports = iter(free_ports(2 * len(self.on)))
-                for host in self.on:
-                    self._add(host, Place(host, "127.0.0.1", next(ports), next(ports), self._folder / host, nullcontext))
+                self._make_loopback()
             self._stack.callback(lambda: end_all(list(self.brokers.values())))
             self._stack.callback(self._lift_limits)
         except OSError as error:
@@ -127,6 +125,14 @@ class Lab:
 
     def _add(self, host: str, place: Place) -> None:
         self.brokers[host] = BrokerProcess(self.kind, place, self.cluster)
+
+    def _make_loopback(self) -> None:
+        ports = free_ports(2 * len(self.on))
+        listening = dict(zip(self.on, ports, strict=False))
+        for host, admin in zip(self.on, ports[len(self.on) :], strict=True):
+            bridges = {p: ("127.0.0.1", listening[p]) for c, p in self._bridges() if c == host}
+            place = Place(host, "127.0.0.1", listening[host], admin, self._folder / host, nullcontext, bridges=bridges)
+            self._add(host, place)
 
     def _make_namespaces(self) -> None:
         for number, host in enumerate(self.topology.hosts, 1):
@@ -206,12 +212,18 @@ class Lab:
             raise LabError("the network process has ended") from None
         return self._answer()
 
+    @property
+    def network_pid(self) -> int | None:
+        """The process that is the network; None without one."""
+        return self._network.pid if self._network is not None else None
+
     def totals(self) -> dict[str, Any] | None:
         """What went through every link, and how late the network process was; None without a network."""
         return self.order({"do": "totals"}) if self._orders is not None else None
 
     def set_links(self, pairs: Iterable[tuple[str, str]], *, both: bool = True, **what: Any) -> None:
-        """Change directions of links: open=bool, wire={...} (see `topology.Wire`), heal=True."""
+        """Change directions of links: open=bool, wire={...} (see `topology.Wire`; ValueError for what cannot be), heal=True."""
+        wire_from(what.get("wire", {}), Wire())
         listed = [list(pair) for pair in pairs]
         if both:
             listed += [[other, one] for one, other in listed]

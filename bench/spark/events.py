@@ -56,6 +56,8 @@ def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataF
 def load(spark: SparkSession, runs: list[Run]) -> Events:
     """Return the events of these runs, and look at their processes: those that did not end are named in the runs' remarks."""
     files = [file for run in runs for file in run.files]
+    spread = partitions(spark, sum(sum(run.rows.values()) for run in runs))
+    spark.conf.set("spark.sql.shuffle.partitions", str(spread))
     reader = spark.read.schema(DDL)
     raw = reader.parquet(*files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
     numbers = {run.run: number for number, run in enumerate(runs)}
@@ -68,7 +70,7 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     places = [(runs[number].run, host, number, offset, *windows[number]) for (number, host), offset in sorted(clocks.items())]
     where = small(spark, "run string, host string, no int, offset long, since long, until long", places)
     rows = raw.join(F.broadcast(where), ["run", "host"]).withColumn("t", F.col("at") + F.col("offset")).drop("offset")
-    return Events(spark, runs, rows, partitions(spark, sum(sum(run.rows.values()) for run in runs)), windows)
+    return Events(spark, runs, rows, spread, windows)
 
 
 def _clocks(raw: DataFrame, numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:

@@ -133,13 +133,14 @@ def brokers(run: Run) -> list[str]:
 def physical(run: Run) -> list[tuple[str, str]]:
     """Return the pairs of brokers that have a link in a run's topology; between all of them if it names none."""
     found = (run.about.get("topology") or {}).get("links") or []
+    names = brokers(run)
     pairs = []
     for link in found:
         if isinstance(link, Mapping) and "a" in link and "b" in link:
             pairs.append((str(link["a"]), str(link["b"])))
         elif isinstance(link, Sequence) and len(link) >= 2 and not isinstance(link, str):
             pairs.append((str(link[0]), str(link[1])))
+    pairs = [pair for pair in pairs if not names or set(pair) <= set(names)]
     if pairs:
         return pairs
-    names = brokers(run)
     return [(a, b) for index, a in enumerate(names) for b in names[index + 1 :]]

@@ -147,10 +147,10 @@ class Scale:
         self.world.run(seconds)
 
 
-def measure(brokers: int, seed: int = 1, line: bool = False) -> Measured:
+def measure(brokers: int, seed: int = 1, line: bool = False, **config: object) -> Measured:
     """Measure one federation from its start to the death of its root."""
     began = time.process_time()
-    scale = Scale(brokers, seed, line)
+    scale = Scale(brokers, seed, line, **config)
     world = scale.world
     for host in world.hosts:
         host.start()
@@ -164,7 +164,7 @@ def measure(brokers: int, seed: int = 1, line: bool = False) -> Measured:
     before, datagrams = scale.bytes(), world.datagrams
     scale.run(QUIET)
     quiet, beacons = (scale.bytes() - before) / QUIET, (world.datagrams - datagrams) / QUIET
-    scale._add(brokers).start()
+    scale._add(brokers, **config).start()
     join = scale.until_agreed()
     scale.run(REST)
     scale.root().kill(reset=True)
@@ -183,12 +183,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--brokers", type=int, nargs="+", default=[5, 50, 200])
     parser.add_argument("--shape", choices=("lan", "line"), default="lan")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="flood")
     arguments = parser.parse_args(argv)
     print("| brokers | links each, most | diameter | depth of the tree | one tree after, s | one joins, s | root killed, s "
           "| forming, B/s | quiet, B/s | CPU, s |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|---|")
     for brokers in arguments.brokers:
-        m = measure(brokers, arguments.seed, arguments.shape == "line")
+        m = measure(brokers, arguments.seed, arguments.shape == "line", routing=arguments.routing)
         print(
             f"| {m.brokers} | {m.links:.1f}, {m.most_links} | {m.diameter} | {m.depth} | {m.converge} | {m.join} | {m.repair} "
             f"| {m.forming_bytes:,.0f} | {m.quiet_bytes:,.0f} | {m.cpu:.0f} |",

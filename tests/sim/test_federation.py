@@ -422,6 +422,21 @@ def _outcome(seed: int) -> tuple[int, list[tuple[str, str]], int]:
     return seed, result.violations, result.deliveries
 
 
+ONCE_BAD = {
+    50581: "a session moved to a broker that was behind the one it came from, and got twice what it had there",
+    31615: "a broker that floods was stopped while the first one came that does not, and took what others left out for late",
+    90151: "the same, of one whose first neighbour floods and knew of another one behind it that does not",
+    400067: "answers over a slow link came later than the next question, and counted for nothing",
+    500257: "the same, with nine brokers: questions and answers filled all queues",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_BAD)
+def test_once_bad(seed: int) -> None:
+    """Schedules that showed faults of routing by interest."""
+    assert run_seed(seed).violations == []
+
+
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_schedules(pool: Pool, block: int) -> None:
     seeds = range(FIRST + block, FIRST + SEEDS, BLOCKS)

@@ -110,6 +110,153 @@ def test_another_way_is_not_trusted() -> None:
     assert found.lacks() == [(2, 2), (6, LAST)]
 
 
+class Asking:
+    """A broker that asks one origin, whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.key = origin_key(ORIGIN, 1)
+        self.window = Window(0, 0.0)
+        self.asked: list[int] = []
+        self.activated = 0
+        listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN)
+        directory = SimpleNamespace(listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20)))
+        self.listings: Any = SimpleNamespace(
+            directory=directory, post=lambda *_: None, watch=lambda *_: None, receive=lambda *_: None, on_way=[], arriving=NEAR,
+            send=lambda broker_id, kind, body: self.sent(body),
+        )  # fmt: skip
+        relay = SimpleNamespace(vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ()))
+        federation: Any = SimpleNamespace(
+            own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest"), listings=self.listings,
+            relay=relay, interest=SimpleNamespace(selective=True), overlays=SimpleNamespace(active=False), hurry=lambda now: None,
+            repeats=SimpleNamespace(highest={}),
+        )  # fmt: skip
+        node: Any = SimpleNamespace(
+            now=1.0, counters=Counters(), forwarding=[], schedule=lambda at, call: None, cancel=lambda timer: None
+        )
+        self.streams = Streams(node, federation)
+        self.streams.met(self.key, self.window)
+        assert self.window.stream is not None
+        self.stream = self.window.stream
+
+    def sent(self, body: bytes) -> bool:
+        self.asked.append(int.from_bytes(body[12:16], "big"))
+        return True
+
+    def ask(self) -> int:
+        self.streams._ask(self.stream, 1.0)
+        return self.asked[-1]
+
+    def answer(self, number: int, top: int, index: int = 0, flags: int = 1) -> None:
+        head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
+        self.streams._answer_received(ORIGIN, head, 1.0)
+
+
+NEAR.state = "up"
+ORIGIN = b"x" * 8
+
+
+def test_an_answer_may_come_after_the_next_question() -> None:
+    """Over a link that is slower than our patience each answer comes when it has been asked again: it counts all the same."""
+    asking = Asking()
+    first, second, third = asking.ask(), asking.ask(), asking.ask()
+    asking.answer(first, 5, flags=0)
+    asking.answer(first, 5, index=2)  # the second part was lost
+    assert asking.stream.done == 0
+    asking.answer(second, 7)
+    assert (asking.stream.done, asking.stream.source) == (7, NEAR)
+    asking.answer(third, 9)  # nobody asks any more
+    assert asking.stream.done == 7
+
+
+def test_an_answer_that_the_way_has_outlived() -> None:
+    """After a break the answer still says what is here, not that all will come this way; who has asked anew waits for that."""
+    asking = Asking()
+    first = asking.ask()
+    asking.streams.lose(asking.stream)
+    second = asking.ask()
+    asking.answer(first, 5)
+    assert (asking.stream.done, asking.stream.source, asking.asked) == (5, None, [first, second])
+    asking.answer(second, 6)
+    assert (asking.stream.done, asking.stream.source) == (6, NEAR)
+
+
+def test_more_is_asked_for_once() -> None:
+    """Of several answers that are not all, only the one that is a step forward leads to the next question."""
+    asking = Asking()
+    first, second = asking.ask(), asking.ask()
+    asking.answer(first, 5, flags=3)
+    assert len(asking.asked) == 3
+    asking.answer(second, 5, flags=3)
+    assert len(asking.asked) == 3
+    asking.answer(asking.asked[-1], 9)
+    assert (asking.stream.done, asking.stream.source) == (9, NEAR)
+
+
+def test_questions_are_bounded() -> None:
+    """However long nobody answers."""
+    asking = Asking()
+    for _ in range(100):
+        asking.ask()
+    assert len(asking.stream.questions) <= 16
+
+
+def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who floods and has not heard of the others yet takes holes for what is to come, unless it hears of a break first."""
+    asking = Asking()
+    streams = asking.streams
+    sent: list[bytes] = []
+    monkeypatch.setattr(asking.listings, "send_over", lambda link, broker_id, kind, body: sent.append(broker_id), raising=False)
+    streams.active = False
+    asking.window.stream = None
+    streams.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
+    streams._break_received(ORIGIN, b"", 1.0)
+    assert streams.active
+    assert asking.window.stream is not None
+    assert sent == [b"n" * 8]
+    streams._break_received(ORIGIN, b"", 1.0)
+    assert len(sent) == 1
+
+
+def test_what_is_about_to_come_is_waited_for() -> None:
+    """A session is not given away while something may come that it alone will miss; an origin that is gone sends nothing."""
+    asking = Asking()
+    assert asking.streams.unsettled()
+    asking.answer(asking.ask(), 3)
+    assert not asking.streams.unsettled()
+    asking.streams.lose(asking.stream)
+    assert asking.streams.unsettled()
+    asking.listings.directory.listings.clear()
+    assert not asking.streams.unsettled()
+    assert asking.stream.take(FAR, 5, 1) == 0
+    assert asking.streams.unsettled()
+
+
+def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others still get over the old way may be newer than what the new way is going to bring, and would be taken for all."""
+    asking = Asking()
+    links: dict[bytes, Any] = {name: SimpleNamespace(live=True, name=name) for name in (b"old", b"new")}
+    sent: list[tuple[bytes, bytes]] = []
+    ways: list[bytes | None] = [b"old"]
+    listings = asking.listings
+    monkeypatch.setattr(listings, "link_to", lambda broker_id: links.get(ways[-1] or b""), raising=False)
+    monkeypatch.setattr(listings, "send", lambda broker_id, kind, body: sent.append((ways[-1] or b"", broker_id)))
+    monkeypatch.setattr(
+        listings, "send_over", lambda link, broker_id, kind, body: sent.append((link.name, broker_id)), raising=False
+    )
+    far = b"z" * 8
+    told = []
+    for way in (b"old", b"new", None, b"old"):
+        ways.append(way)
+        asking.streams._way_changed(far, way)
+        told.append(sent[:])
+        sent.clear()
+    assert told == [[(b"old", far)], [(b"old", far), (b"new", far)], [(b"new", far)], [(b"old", far)]]
+    links[b"old"].live = False
+    ways.append(b"new")
+    asking.streams._way_changed(far, b"new")
+    assert sent == [(b"new", far)]
+
+
 def test_holes_without_end_are_owed() -> None:
     """A table of holes that is full forgets the oldest: they may still be asked for."""
     found, _ = stream()

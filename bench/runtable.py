@@ -1,0 +1,144 @@
+"""What `mqttree bench run` prints: one line for each cell, over its repetitions, and every failure. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+_PHASE_KEYS = ("seconds", "control_bytes", "data_bytes", "bytes")
+
+
+def _flow(name: str) -> Callable[[Record], float | None]:
+    def figure(record: Record) -> float | None:
+        flows = list(record["summary"].get("flows", {}).values())
+        values = [flow[name] for flow in flows if flow.get(name) is not None]
+        if not values:
+            return None
+        if name.startswith("delay"):  # of the flow with the most deliveries: a mean over flows means nothing
+            return float(max(flows, key=lambda flow: flow["delivered"])[name] or 0.0)
+        return float(sum(values))
+
+    return figure
+
+
+def _summary(*path: str) -> Callable[[Record], float | None]:
+    def figure(record: Record) -> float | None:
+        value: Any = record["summary"]
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return float(value) if isinstance(value, int | float) else None
+
+    return figure
+
+
+def _of_flow(flow: str, name: str) -> Callable[[Record], float | None]:
+    return _summary("flows", flow, name)
+
+
+COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
+    "delay_mean_ms": ("delay ms", _flow("delay_mean_ms"), ".2f"),
+    "delay_p50_ms": ("p50 ms", _flow("delay_p50_ms"), ".2f"),
+    "delay_p99_ms": ("p99 ms", _flow("delay_p99_ms"), ".2f"),
+    "accepted_per_s": ("accepted/s", _flow("accepted_per_s"), ",.0f"),
+    "published_per_s": ("published/s", _flow("published_per_s"), ",.0f"),
+    "delivered_per_s": ("delivered/s", _flow("delivered_per_s"), ",.0f"),
+    "lost": ("lost", _flow("lost"), ",.0f"),
+    "duplicates": ("twice", _flow("duplicates"), ",.0f"),
+    "disordered": ("disordered", _flow("disordered"), ",.0f"),
+    "control_bytes": ("signalling B", _summary("links", "control_bytes"), ",.0f"),
+    "data_bytes": ("data B", _summary("links", "data_bytes"), ",.0f"),
+    "boot_bytes": ("boot B", _summary("boot", "control_bytes"), ",.0f"),
+    "broker_cpu": ("CPU (cores)", _summary("broker_cpu"), ".3f"),
+    "broker_rss": ("RSS MB", lambda r: (v / 1e6) if (v := r["summary"].get("broker_rss")) else None, ",.1f"),
+    "generator_cpu": ("generator CPU", _summary("generator_cpu"), ".2f"),
+    "convergence_s": ("convergence s", _summary("convergence_s"), ".3f"),
+    "repair_s": ("repair s", _summary("repair_s"), ".3f"),
+    "connections": ("connections", _summary("connections"), ",.0f"),
+    "connections_per_s": ("connections/s", _summary("connections_per_s"), ",.0f"),
+    "bytes_per_connection": ("B/connection", _summary("bytes_per_connection"), ",.0f"),
+    "small_per_s": ("small/s", _of_flow("small", "delivered_per_s"), ",.1f"),
+    "large_per_s": ("large/s", _of_flow("large", "delivered_per_s"), ",.2f"),
+    "network_late_ms": ("network late p99 ms", _summary("network", "late_ms", "p99"), ".3f"),
+}
+USUAL = ("delay_mean_ms", "delay_p99_ms", "delivered_per_s", "lost", "duplicates", "control_bytes", "data_bytes", "broker_cpu")
+
+
+def cell_text(values: Sequence[float | None], form: str) -> str:
+    """Mean, and its standard deviation where there are several; "-" without any value."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean = format(statistics.fmean(known), form)
+    return mean if len(known) < 2 else f"{mean} ±{format(statistics.stdev(known), form)}"
+
+
+def status_text(records: Sequence[Record]) -> str:
+    """The state of a cell's runs: "ok", or how many of them are what."""
+    counts: dict[str, int] = {}
+    for record in records:
+        status = str(record.get("status"))
+        counts["ok" if status == "complete" else status] = counts.get("ok" if status == "complete" else status, 0) + 1
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+
+
+def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """(headings, lines) of one scenario's runs; figures are of complete and of failed runs, the latter's state says so."""
+    names = [name for name in (show or USUAL) if name in COLUMNS]
+    groups: dict[tuple[tuple[str, str], ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple((key, str(value)) for key, value in record["cell"].items()), []).append(record)
+    factors = list(dict.fromkeys(key for cell in groups for key, _ in cell))
+    lines = []
+    for cell, own in groups.items():
+        values = dict(cell)
+        line = [values.get(factor, "") for factor in factors]
+        for name in names:
+            _, figure, form = COLUMNS[name]
+            line.append(cell_text([figure(record) for record in own], form))
+        lines.append([*line, str(len(own)), status_text(own)])
+    return [*factors, *(COLUMNS[name][0] for name in names), "runs", "state"], lines
+
+
+def text(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    widths = [max(len(row[column]) for row in [headings, *lines]) for column in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        return "| " + " | ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) + " |"
+
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join(["", title, "", line(headings), rule, *map(line, lines)])
+
+
+def phases(records: Iterable[Record]) -> list[str]:
+    """Bytes by phase of runs that have phases, the mean over runs, as a table's lines."""
+    groups: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        for phase in record["summary"].get("phases", []):
+            cell = ", ".join(f"{key}={value}" for key, value in record["cell"].items())
+            groups.setdefault(cell, {}).setdefault(phase["name"], []).append(phase)
+    lines = []
+    for cell, own in groups.items():
+        table = [
+            [name, *(f"{statistics.fmean(phase[key] for phase in each):,.1f}" for key in _PHASE_KEYS)]
+            for name, each in own.items()
+        ]
+        lines.append(text(f"bytes by phase: {cell}", ["phase", "seconds", "signalling B", "data B", "IP B"], table))
+    return lines
+
+
+def failures(records: Iterable[Record]) -> list[str]:
+    """One line for everything that did not go as it should."""
+    lines = []
+    for record in records:
+        cell = ",".join(f"{key}={value}" for key, value in record["cell"].items())
+        name = f"{record['scenario']} {cell} r{record['repetition']}"
+        if record.get("status") != "complete":
+            reasons = "; ".join(record.get("failures", [])) or "no reason known"
+            lines.append(f"{name}: {record['status']}: {reasons}")
+        lines += [f"{name}: {finding}" for finding in record.get("findings", [])]
+    return lines

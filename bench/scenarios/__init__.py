@@ -1,0 +1,1 @@
+"""Scenario files: docs/benchmarks.md says what each is."""

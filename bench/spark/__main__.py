@@ -1,0 +1,74 @@
+"""`python -m bench.spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing right now."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench.spark.session import SparkMissingError, session
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is missing."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Aggregate traces of benchmarks.")
+    parser.add_argument("--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])")
+    parser.add_argument("--memory", default="2g", metavar="SIZE", help="of the driver, which does the work when local (2g)")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    making = commands.add_parser("tables", help="aggregate the runs below folders")
+    making.add_argument("folders", nargs="+", metavar="DIR", help="folders (or URLs that Spark's file systems know) above run.json files")
+    making.add_argument("--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)")
+    watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
+    watching.add_argument("folder", metavar="DIR")
+    watching.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between two looks (5)")
+    watching.add_argument("--seconds", type=float, metavar="S", help="stop after this time (at Ctrl-C)")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.command == "live":
+            return _live(arguments)
+        return _tables(arguments)
+    except (SparkMissingError, ValueError) as error:
+        print(f"bench.spark: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _tables(arguments: argparse.Namespace) -> int:
+    spark = session(arguments.master, arguments.memory)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from bench.spark.render import overview
+    from bench.spark.tables import compute, write
+
+    out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
+    try:
+        tables = compute(spark, arguments.folders)
+        written = write(spark, tables, out)
+        tables.forget()
+    except (PySparkException, Py4JError) as error:
+        print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
+        return 1
+    finally:
+        spark.stop()
+    print(overview(tables.runs, tables.cases))
+    print(f"{out}: {', '.join(written)}")
+    return 0
+
+
+def _first(error: Exception) -> str:
+    """Return what matters of a Java stack trace, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    causes = [line for line in lines if "Caused by" in line or "is not a Parquet file" in line or "No space" in line]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0][:300]
+
+
+def _live(arguments: argparse.Namespace) -> int:
+    from bench.spark import live
+
+    return live.watch(session(arguments.master, arguments.memory), arguments.folder, arguments.every, arguments.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""The aggregated counts of all runs, put together: a line for each run and each of its flows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from bench.load.histogram import upper
+from bench.spark import repairs
+from bench.spark.events import Events
+from bench.spark.messages import Messages
+from bench.spark.repairs import Fault
+from bench.spark.statistics import jain, stretch
+from bench.spark.summary import Line, brokers, physical
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PERCENTILES = {"delay_p50_ms": 0.5, "delay_p90_ms": 0.9, "delay_p99_ms": 0.99, "delay_p999_ms": 0.999}
+_LOSSES = "losses are not known"
+
+
+def delays(cells: DataFrame) -> DataFrame:
+    """Return (no, flow, bucket): n, below (how many are in this bucket or a lower one), all."""
+    counts = cells.where("n > 0").groupBy("no", "flow", "bucket").agg(F.sum("n").alias("n"))
+    whole = counts.groupBy("no", "bucket").agg(F.sum("n").alias("n")).withColumn("flow", F.lit(""))
+    many = counts.where("flow <> ''").unionByName(whole)
+    mine = Window.partitionBy("no", "flow")
+    below = F.sum("n").over(mine.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0))
+    return many.withColumn("below", below).withColumn("all", F.sum("n").over(mine))
+
+
+def percentiles(found: DataFrame) -> DataFrame:
+    """Return (no, flow): the bucket of each percentile."""
+    points = [
+        F.min(F.when(F.col("below") >= F.greatest(F.ceil(F.col("all") * share), F.lit(1)), F.col("bucket"))).alias(name)
+        for name, share in PERCENTILES.items()
+    ]
+    return found.groupBy("no", "flow").agg(*points)
+
+
+def _flows(table: DataFrame, *sums: object) -> dict[tuple[int, str], dict[str, Any]]:
+    """Aggregate a table for each run as a whole (flow "") and for each of its flows; keyed by (no, flow)."""
+    result: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in table.groupBy("no").agg(*sums).collect():  # type: ignore[arg-type]
+        result[row["no"], ""] = row.asDict()
+    for row in table.where("flow <> ''").groupBy("no", "flow").agg(*sums).collect():  # type: ignore[arg-type]
+        result[row["no"], row["flow"]] = row.asDict()
+    return result
+
+
+def lines(events: Events, found: Messages, traffic: DataFrame, used: DataFrame) -> tuple[list[Line], list[Fault]]:
+    """Return everything about every run, and its faults. traffic: network.links; used: network.resources."""
+    total = lambda name: F.sum(name).alias(name)  # noqa: E731
+    came = _flows(
+        found.cells, *(total(name) for name in ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size")),
+        F.max("longest").alias("longest"),
+    )  # fmt: skip
+    accepted = F.sum(F.when(F.col("accepted"), F.col("n")).otherwise(0)).alias("accepted")
+    sent = _flows(found.published, total("n"), accepted, total("wait"))
+    points = {(row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()}
+    missing = _flows(losses(found), *(total(name) for name in ("expected", "lost", "lost_accepted", "unknown", "unexpected")))
+    subscribed = {row["no"] for row in events.of("subscribed").select("no").distinct().collect()}
+    result = []
+    for number, run in enumerate(events.runs):
+        flows = sorted({flow for no, flow in (*came, *sent) if no == number and flow})
+        for flow in ["", *(flows if len(flows) > 1 else [])]:
+            line = Line(run, flow)
+            _window(line, events, found.spans.get(number, {}), number)
+            key = (number, flow)
+            _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
+            _losses_of(line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came})
+            result.append(line)
+    whole = {number: line for line in result if not line.flow for number in [events.runs.index(line.run)]}
+    _traffic(whole, traffic)
+    _resources(whole, used)
+    faults = _repairs(whole, events)
+    _trees(whole, events, found)
+    return result, faults
+
+
+def losses(found: Messages) -> DataFrame:
+    """Return (no, flow, ...): what should have come, what of it did not, and what came unasked.
+
+    What a process that did not end may not have told is unknown, not lost.
+    """
+    keys = ["no", "flow", "receiver", "topic", "accepted"]
+    got = found.cells.where("flow is not null").groupBy(*keys).agg(F.sum("asked").alias("asked"), F.sum("n").alias("n"))
+    wanted = found.expected.groupBy(*keys).agg(F.sum("n").alias("expected"), F.min("clean").alias("clean"))
+    both = wanted.join(got, keys, "full_outer")
+    zero = F.lit(0).cast("long")
+    lacking = F.greatest(F.coalesce("expected", zero) - F.coalesce("asked", zero), zero)
+    clean = F.coalesce("clean", F.lit(True))
+    return both.select(
+        "no", "flow", F.coalesce("expected", zero).alias("expected"),
+        F.when(clean, lacking).otherwise(zero).alias("lost"),
+        F.when(clean & F.col("accepted"), lacking).otherwise(zero).alias("lost_accepted"),
+        F.when(~clean, lacking).otherwise(zero).alias("unknown"),
+        F.when(F.col("expected").isNull(), F.coalesce("n", zero)).otherwise(F.coalesce("n", zero) - F.coalesce("asked", zero)).alias("unexpected"),
+    )  # fmt: skip
+
+
+def _window(line: Line, events: Events, span: dict[str, int], number: int) -> None:
+    """Set the length of the measured time: run.json's, else from the first to the last publication."""
+    if line.run.window is not None:
+        since, until = events.windows[number]
+        line.window_s = (until - since) / 1e9
+    elif span.get("last", 0) > span.get("first", 0):
+        line.window_s = (span["last"] - span["first"]) / 1e9
+        if not line.flow:
+            line.run.remarks.append("no measured time in run.json: rates are from the first to the last publication")
+
+
+def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: dict[str, Any]) -> None:
+    values, seconds = line.values, line.window_s
+    published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("n") or 0
+    values |= {"published": published, "accepted": accepted, "delivered": n}
+    values |= {"strays": came.get("strays") or 0, "early": came.get("early") or 0}
+    rate = lambda count: count / seconds if seconds else None  # noqa: E731
+    line.put("published_per_s", rate(published) if published else None, "nothing published")
+    line.put("accepted_per_s", rate(accepted) if accepted else None, "nothing acknowledged (QoS 0)")
+    line.put("delivered_per_s", rate(came.get("arrived") or 0) if came else None, "nothing delivered")
+    line.put("delivered_bytes_per_s", rate(came.get("size") or 0) if came else None, "nothing delivered")
+    line.put("delay_mean_ms", came["delay"] / n / 1e6 if n else None, "nothing delivered")
+    longest = came.get("longest")
+    for name in PERCENTILES:
+        bucket = points.get(name)
+        line.put(name, min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None, "nothing delivered")
+    line.put("delay_max_ms", longest / 1e6 if longest is not None and n else None, "nothing delivered")
+    line.put("accept_mean_ms", sent["wait"] / accepted / 1e6 if accepted else None, "nothing acknowledged (QoS 0)")
+    line.put("duplicates", came.get("dups") if came else None, "nothing delivered")
+    line.put("disordered", came.get("disordered") if came else None, "nothing delivered")
+    if not line.flow:
+        if values["early"]:
+            line.run.remarks.append(f"{values['early']:,} deliveries before their publication (clocks), taken as 0 ms")
+        if values["strays"]:
+            line.run.remarks.append(f"{values['strays']:,} deliveries of messages whose publication is not in the trace")
+
+
+def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: bool) -> None:
+    if not subscribed:
+        why = f"{_LOSSES}: no subscriptions in the trace" if delivered else "nothing delivered, no subscriptions in the trace"
+        for name in ("lost", "lost_accepted", "unknown"):
+            line.put(name, None, why)
+        return
+    for name in ("expected", "lost", "lost_accepted", "unknown", "unexpected"):
+        line.values[name] = found.get(name) or 0
+
+
+def _traffic(whole: dict[int, Line], traffic: DataFrame) -> None:
+    sums = traffic.groupBy("no", "class", "how").agg(F.sum("bytes_measured").alias("bytes")).collect()
+    known: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
+    for row in sums:
+        known[row["no"]][row["how"], row["class"]] = row["bytes"]
+    for number, line in whole.items():
+        mine = known.get(number, {})
+        how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
+        single = len(brokers(line.run)) == 1
+        for kind in ("control", "data"):
+            found = mine.get((how, kind), 0) if how else None
+            why = "one broker, no links" if single else "no link was counted"
+            line.put(f"{kind}_bytes", found, why)
+            line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why)
+
+
+def _resources(whole: dict[int, Line], used: DataFrame) -> None:
+    rows: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for row in used.collect():
+        rows[row["no"], row["role"]].append(row)
+    for number, line in whole.items():
+        for role, names in (("broker", ("broker_cpu", "broker_rss")), ("generator", ("generator_cpu",))):
+            mine = rows.get((number, role), [])
+            cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
+            if role == "broker":
+                line.put(names[1], sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled")
+                line.put(names[0], sum(cpu) / len(cpu) if cpu else None, "not sampled")
+            else:
+                line.put(names[0], sum(cpu) if cpu else None, "not sampled")
+
+
+def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
+    convergence, faults, agreeing = repairs.convergence_and_faults(events)
+    for number, line in whole.items():
+        names = brokers(line.run)
+        line.values["brokers"] = len(names) or None
+        mine = [fault for fault in faults if fault.no == number]
+        line.values["faults"] = len(mine)
+        alone = "one broker, no tree" if len(names) == 1 else "no federation" if number not in agreeing else ""
+        line.put("convergence_s", convergence.get(number), alone or ("never agreed" if number in convergence else "starts not noted"))
+        for name, values in (
+            ("repair_s", [fault.tree_s for fault in mine]),
+            ("repair_service_s", [fault.service_s for fault in mine if fault.kind in repairs.SERVED and fault.pairs]),
+        ):
+            done = [value for value in values if value is not None]
+            if not mine:
+                line.put(name, None, "no faults")
+            elif len(done) < len(values):
+                line.put(name, None, alone or f"{len(values) - len(done)} of {len(values)} faults not repaired")
+            else:
+                line.put(name, sum(done) / len(done) if done else None, "no publisher and subscriber that lived through it")
+        asked = line.run.about.get("asked") or []
+        for word in asked:
+            for name, why in line.missing.items():
+                if name.startswith(str(word)):
+                    line.run.remarks.append(f"{name} was asked for: {why}")
+    return faults
+
+
+def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
+    """Fill in stretch and Jain's index."""
+    pairs: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
+    loads: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    moved = found.cells.where("flow is not null").groupBy("no", "source", "target").agg(F.sum("n").alias("n")).collect()
+    for row in moved:
+        if row["source"] is not None and row["target"] is not None:
+            pairs[row["no"]][row["source"], row["target"]] = row["n"]
+        loads[row["no"]][row["target"]] += row["n"]
+    for row in found.published.groupBy("no", "source").agg(F.sum("n").alias("n")).collect():
+        loads[row["no"]][row["source"]] += row["n"]
+    parents: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for row in repairs.trees(events).collect():
+        parents[row["no"]].append((row["broker"], row["parent"]))
+    for number, line in whole.items():
+        names = brokers(line.run) or sorted(name for name in loads[number] if name is not None)
+        load = [loads[number].get(name, 0) for name in names]
+        line.put("jain", jain(load) if len(load) > 1 else None, "one broker" if len(load) == 1 else "nothing published")
+        if line.run.about.get("routing") == "topic":
+            line.put("stretch", None, "topic overlays: not the tree's paths")
+            continue
+        crossing = {pair: n for pair, n in pairs[number].items() if pair[0] != pair[1]}
+        value, pathless = stretch(crossing, parents[number], physical(line.run)) if parents[number] else (None, 0)
+        why = "one broker" if len(names) == 1 else "no delivery at another broker" if not crossing else "roles not noted"
+        line.put("stretch", value, why)
+        if pathless:
+            line.run.remarks.append(f"stretch leaves out {pathless:,} deliveries between brokers that the last tree did not join")

@@ -1,0 +1,120 @@
+"""From folders of runs to a folder of tables, each as Parquet and as CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from bench.load.histogram import upper
+from bench.spark import network, source
+from bench.spark.events import Events, load, small
+from bench.spark.lines import delays, lines
+from bench.spark.messages import messages
+from bench.spark.repairs import Fault
+from bench.spark.summary import COUNTS, MEASURES, Line, cases, row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RUNS = (
+    "scenario string, case string, run string, repetition int, broker string, cell string, flow string, status string, window_s double, "
+    + ", ".join(f"{name} long" for name in COUNTS) + ", " + ", ".join(f"{name} double" for name in MEASURES)
+    + ", missing string, remarks string"
+)  # fmt: skip
+CASES = (
+    "scenario string, case string, broker string, flow string, measure string, runs int, n int, without int, why string, mean double, "
+    "half double, deviation double, least double, most double, cell string"
+)
+FAULTS = (
+    "run string, kind string, target string, at long, tree_s double, service_s double, pairs long, unserved long, state string"
+)
+
+
+@dataclass
+class Tables:
+    """What came of it. runs and cases are here as rows, too: they are small."""
+
+    lines: list[Line]
+    runs: list[dict[str, Any]]
+    cases: list[dict[str, Any]]
+    frames: dict[str, DataFrame]
+    forget: Callable[[], None]
+
+
+def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
+    """Read all runs below the folders and aggregate them; raises source.SourceError."""
+    runs = source.read(folders, spark)
+    events = load(spark, runs)
+    found = messages(events)
+    went = network.traffic(events)
+    links = network.links(went)
+    used = network.resources(events)
+    table, faults = lines(events, found, links, used)
+    rows, averages = [row(line) for line in table], cases(table)
+    names = small(spark, "no int, run string", [(number, run.run) for number, run in enumerate(runs)])
+
+    def named(frame: DataFrame) -> DataFrame:
+        return names.join(frame, "no").drop("no")
+
+    frames = {
+        "runs": _rows(spark, RUNS, rows),
+        "cases": _rows(spark, CASES, averages),
+        "faults": _rows(spark, FAULTS, [_fault(events, fault) for fault in faults]),
+        "delays": named(delays(found.cells).withColumn("ms", _upper())),
+        "links": named(links),
+        "packets": named(network.packets(events)),
+        "resources": named(used),
+        "timeline": named(network.timeline(events, went)),
+    }
+    return Tables(table, rows, averages, frames, found.forget)
+
+
+def _upper() -> Any:
+    """Return bench.load.histogram.upper of the column bucket, in ms."""
+    place, half = F.col("bucket"), 128
+    shift = F.floor((place - half) / half).cast("int")
+    wide = F.call_function("shiftleft", (place - shift * half).cast("long"), shift) + F.call_function("shiftleft", F.lit(1).cast("long"), shift) - 1
+    return F.when(place < 2 * half, place.cast("long")).otherwise(wide) / 1e6
+
+
+assert upper(255) == 255
+
+
+def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFrame:
+    names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
+    return small(spark, ddl, [[each[name] for name in names] for each in rows])
+
+
+def _fault(events: Events, fault: Fault) -> dict[str, Any]:
+    return {
+        "run": events.runs[fault.no].run, "kind": fault.kind, "target": fault.target, "at": fault.at, "tree_s": fault.tree_s,
+        "service_s": fault.service_s, "pairs": fault.pairs, "unserved": fault.unserved, "state": fault.state,
+    }  # fmt: skip
+
+
+def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
+    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a folder; return their names."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path
+    files = path(folder).getFileSystem(context._jsc.hadoopConfiguration())
+    for name, frame in tables.frames.items():
+        frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/{name}.parquet")
+        written = spark.read.parquet(f"{folder}/{name}.parquet")
+        written.coalesce(1).write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{folder}/.{name}.csv")
+        part = files.globStatus(path(f"{folder}/.{name}.csv/part-*"))[0].getPath()
+        target = path(f"{folder}/{name}.csv")
+        files.delete(target, False)
+        files.rename(part, target)
+        files.delete(path(f"{folder}/.{name}.csv"), True)
+        files.delete(path(f"{folder}/..{name}.csv.crc"), False)
+    about = json.dumps([line.run.about for line in tables.lines if not line.flow])
+    stream = files.create(path(f"{folder}/about.json"), True)
+    try:
+        stream.write(about.encode())
+    finally:
+        stream.close()
+    return sorted(tables.frames)

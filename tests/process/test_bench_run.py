@@ -1,0 +1,129 @@
+"""`mqttree bench list` and `run` as a user calls them: a run's folder, resuming, and failures that are shown as what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
+
+from bench import cli, rundir
+from bench.netlab import owner
+
+PATIENCE = 90.0
+SCENARIO = """
+title: one broker on the loopback
+topology: {brokers: 1, network: false}
+parameters: {publishers: 2, subscribers: 2, qos: 1, rate: 20, seconds: SECONDS, settle: 0.1}
+factors: {broker: [mqttree-flood]}
+"""
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def only_run(out: Path) -> dict[str, Any]:
+    (path,) = out.rglob("run.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    file.write_text(SCENARIO.replace("SECONDS", "0.5"))
+    done = bench("run", str(file), "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| mqttree-flood |" in done.stdout and " ok" in done.stdout
+    run = only_run(out)
+    assert run["status"] == rundir.COMPLETE and run["failures"] == [] and run["lab"] == "loopback"
+    flow = run["summary"]["flows"][""]
+    assert flow["lost"] == flow["duplicates"] == flow["unaccepted"] == 0
+    assert flow["delivered"] == flow["expected"] == 2 * flow["published"] == 2 * 20
+    assert 0 < flow["delay_mean_ms"] < PATIENCE * 1000
+    assert {path.name.split("-")[0] for path in out.rglob("*.parquet")} == {"generator", "observer"}
+
+    assert cli.main(["run", str(file), "--out", str(out)]) == 2
+    assert "has runs already" in capsys.readouterr().err
+    assert cli.main(["run", str(file), "--out", str(out), "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "1 of 1 runs are finished already" in said.err and " ok" in said.out
+    assert only_run(out)["run"] == run["run"]
+
+
+@pytest.mark.parametrize("what", ["the generator is killed", "it is asked to end", "the run is killed"])
+def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str) -> None:
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    file.write_text(SCENARIO.replace("SECONDS", "60"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        end = time.monotonic() + PATIENCE
+        pids: dict[str, int] = {}
+        while not pids and process.poll() is None and time.monotonic() < end:
+            for path in out.rglob("run.json"):
+                run = rundir.read(path.parent) or {}
+                pids = {each["role"]: each["pid"] for each in run.get("processes", [])}
+            time.sleep(0.02)
+        assert pids, "no processes"
+        mark = f"{owner.MARK}={pids['observer']}-{owner.started(pids['observer'])}"
+        assert marked(mark), "the broker runs"
+        if what == "it is asked to end":
+            process.terminate()  # unwinds like Ctrl-C, which a test runner may have switched off
+        else:
+            os.kill(pids["generator" if what == "the generator is killed" else "observer"], signal.SIGKILL)
+        said = process.communicate(timeout=PATIENCE)[0]
+    expected = {
+        "the generator is killed": (1, "failed: the generator was killed by SIGKILL", rundir.FAILED),
+        "the run is killed": (1, "failed: the run's process was killed by SIGKILL", rundir.FAILED),
+        "it is asked to end": (130, "interrupted", rundir.INTERRUPTED),
+    }
+    code, line, status = expected[what]
+    assert process.returncode == code, said
+    assert line in said and only_run(out)["status"] == status
+    end = time.monotonic() + PATIENCE
+    while marked(mark):
+        assert time.monotonic() < end, "brokers stay"
+        time.sleep(0.02)
+
+
+def marked(mark: str) -> list[str]:
+    """Processes of a lab that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "moon"], "mqttree bench: unknown scenario 'moon': one of "),
+        (["run", "hetero", "--only", "cpu=7"], "mqttree bench: no run is left by --only"),
+        (["run", "hetero", "--only", "cpu"], "mqttree bench: --only cpu: expected FACTOR=VALUE"),
+        (["run", "./nothing.yaml"], "mqttree bench: cannot read nothing.yaml: No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(line) and said.count("\n") == 1
+
+
+def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    said = capsys.readouterr()
+    assert "overlays-convergence" in said.out and said.err == ""

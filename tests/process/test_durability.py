@@ -1,0 +1,261 @@
+"""A broker that is killed, and started again: real processes, paho and Mosquitto's clients (docs/decisions/0021)."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.journal import encode_header
+from tests.ports import free_ports
+from tests.process.brokers import PATIENCE, Broker, Cluster, clients, until
+
+MODES = ["async", "sync"]
+
+
+def one(folder: Path, *flags: str) -> Cluster:
+    return Cluster(folder, "--discovery", "off", *flags)
+
+
+def again(broker: Broker) -> Broker:
+    """Kill -9 and start."""
+    broker.kill()
+    return broker.start().up()
+
+
+def offline(broker: Broker, client_id: str, topic_filter: str, qos: int = 2) -> None:
+    """A session whose client is away."""
+    with clients() as make:
+        make(broker.port, client_id=client_id, clean=False, expiry=3600).subscribe(topic_filter, qos)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path, mode: str) -> None:
+    """Killed in the middle of a stream, twice: all that was acknowledged comes, in order, nothing twice."""
+    with one(tmp_path, "--durability", mode) as cluster, clients() as make:
+        broker = cluster.add().up()
+        offline(broker, "away", "d/#")
+        acknowledged: dict[bytes, int] = {}
+        for turn in range(2):
+            publisher = make(broker.port)
+            sent = {
+                publisher.publish(f"d/{qos}", b"%d %d %d" % (turn, qos, n), qos): b"%d %d %d" % (turn, qos, n)
+                for n in range(300)
+                for qos in (1, 2)
+            }
+            until(lambda p=publisher: len(p.acknowledged) > 100, "acknowledgements")
+            broker.kill()
+            assert publisher.lost.wait(PATIENCE)
+            acknowledged |= {sent[mid]: turn for mid in publisher.acknowledged}
+            broker.start().up()
+            assert broker.counter("sessions_loaded") == 1
+        subscriber = make(broker.port, client_id="away", clean=False, expiry=3600)
+        assert subscriber.session_present
+        until(lambda: set(acknowledged) <= set(subscriber.payloads()), "all that was acknowledged")
+        got = subscriber.payloads()
+        assert len(got) == len(set(got))
+        for turn in range(2):
+            for qos in (1, 2):
+                numbers = [int(p.split()[2]) for p in got if p.startswith(b"%d %d " % (turn, qos))]
+                assert numbers == sorted(numbers)
+
+
+def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
+    with one(tmp_path) as cluster:  # async, as there is a data directory
+        broker = cluster.add().up()
+
+        def pub(*words: str) -> None:
+            subprocess.run(["mosquitto_pub", "-p", str(broker.port), *words], check=True, timeout=PATIENCE)
+
+        def sub(count: int, *words: str) -> list[str]:
+            command = ["mosquitto_sub", "-p", str(broker.port), "-C", str(count), "-v", *words]
+            return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.splitlines()
+
+        pub("-q", "1", "-r", "-t", "r/1", "-m", "first")
+        assert sub(1, "-i", "shell", "-c", "-q", "1", "-t", "r/1", "-t", "q/#") == ["r/1 first"]
+        for number in range(5):
+            pub("-q", "1", "-t", f"q/{number}", "-m", "x")
+        pub("-q", "2", "-r", "-t", "r/2", "-m", "second")
+        pub("-q", "1", "-r", "-t", "r/1", "-n")
+        again(broker)
+        assert sub(5, "-i", "shell", "-c", "-q", "1", "-t", "q/#") == [f"q/{number} x" for number in range(5)]
+        assert sub(1, "-t", "r/#") == ["r/2 second"]
+        assert broker.terminate() == 0
+        broker.start().up()
+        assert sub(1, "-t", "r/#") == ["r/2 second"]
+        assert broker.lines("1 sessions and 1 retained messages are back")
+
+
+def test_without_it_nothing_is_written(tmp_path: Path) -> None:
+    with one(tmp_path, "--durability", "none") as cluster:
+        broker = cluster.add().up()
+        offline(broker, "away", "d")
+        again(broker)
+        with clients() as make:
+            assert not make(broker.port, client_id="away", clean=False).session_present
+        assert not (broker.data_dir / "journal").exists()
+
+
+# ---------------------------------------------------------------- a disk that is full
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_disk(tmp_path: Path, mode: str) -> None:
+    """Async goes on and says so; sync acknowledges nothing that it could not write. With room again all is well, unattended."""
+    with one(tmp_path, "--durability", mode) as cluster, clients() as make:
+        broker = cluster.add().up()
+        offline(broker, "away", "d")
+        assert broker.process is not None
+        _, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+        publisher = make(broker.port)
+        mids = [publisher.publish("d", b"%03d" % n + b"x" * 1000, 1) for n in range(60)]
+        until(lambda: broker.lines("the journal cannot be written"), "a line about it")
+        assert len(broker.lines("ERROR", "journal")) == 1
+        other = make(broker.port)  # whoever wants nothing kept is served
+        other.subscribe("q", 1)
+        other.done(other.publish("q", b"x", 1))
+        if mode == "async":
+            publisher.done(*mids)
+        else:
+            assert len(publisher.acknowledged) < 60
+            until(lambda: broker.counter("journal_errors") > 2, "another attempt")
+            assert len(publisher.acknowledged) < 60
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        publisher.done(*mids)
+        until(lambda: broker.lines("the journal is whole again"), "a line that it is over")
+        again(broker)
+        away = make(broker.port, client_id="away", clean=False, expiry=3600)
+        assert [p[:3] for p in away.got(60)] == [b"%03d" % n for n in range(60)]
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+ID = bytes.fromhex("00112233445566aa")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"something else altogether", "is not a journal of mqttree"),
+        (encode_header(b"\0" * 8, 1), "is of broker 0000000000000000, and this one is 00112233445566aa"),
+        (None, "Is a directory"),
+    ],
+    ids=["something else", "another broker", "a folder"],
+)
+def test_a_journal_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, content: bytes | None, why: str) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    (tmp_path / "broker-id").write_text(ID.hex())
+    if content is None:
+        (folder / "00000001").mkdir()
+    else:
+        (folder / "00000001").write_bytes(content)
+    code, line = refused("--data-dir", str(tmp_path))
+    assert code == 2
+    assert why in line
+    assert str(folder / "00000001") in line
+
+
+def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text("a file")
+    code, line = refused("--data-dir", str(tmp_path))
+    assert code == 2
+    assert line == f"mqttree: data directory {tmp_path / 'journal'}: File exists"
+    code, line = refused("--durability", "sync")
+    assert (code, line) == (2, "mqttree: --durability: sync needs a data directory (--data-dir)")
+
+
+def refused(*flags: str) -> tuple[int, str]:
+    """The exit code and the one line of a broker that does not start."""
+    port, admin = free_ports(2)
+    where = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
+    command = [sys.executable, "-m", "broker.cli", "run", *where, "--discovery", "off", "--log-level", "error"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, lines
+    return done.returncode, lines[0]
+
+
+def test_a_torn_end_is_cut_off(tmp_path: Path) -> None:
+    with one(tmp_path) as cluster:
+        broker = cluster.add().up()
+        offline(broker, "away", "d")
+        broker.kill()
+        (path,) = (broker.data_dir / "journal").iterdir()
+        size = path.stat().st_size
+        with path.open("ab") as file:
+            file.write(b"\0\0\0\x99half a frame")
+        broker.start().up()
+        assert broker.lines(f"what begins at byte {size} is cut off; the 16 bytes from there do not count")
+        assert broker.counter("journal_cut") == 1
+        assert broker.counter("sessions_loaded") == 1
+        again(broker)
+        assert broker.counter("journal_cut") == 0
+
+
+# ---------------------------------------------------------------- in a federation
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest"])
+def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path, routing: str) -> None:
+    """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's subscriber gets it all, once."""
+    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
+        here, there = cluster.add(), cluster.add()
+        cluster.agree()
+        publisher, subscriber = make(here.port), make(there.port)
+        subscriber.subscribe("f/#", 2)
+
+        def reached() -> bool:
+            publisher.publish("f/probe", b"probe", 1)
+            return bool(subscriber.messages)
+
+        until(reached, "the neighbour's subscriber")
+        there.stop()
+        until(lambda: not here.view()["links"], "the link to be given up")
+        mids = [publisher.publish(f"f/{qos}", b"%d %d" % (qos, n), qos) for n in range(30) for qos in (1, 2)]
+        publisher.done(*mids)
+        again(here)
+        there.resume()
+        for qos in (1, 2):
+            subscriber.got(30, f"f/{qos}")
+            assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
+
+
+def test_a_session_gets_what_was_published_elsewhere_meanwhile(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster, clients() as make:
+        here, there = cluster.add(), cluster.add()
+        cluster.agree()
+        subscriber, publisher = make(here.port, client_id="away", clean=False, expiry=3600), make(there.port)
+        subscriber.subscribe("f", 2)
+        publisher.done(publisher.publish("f", b"before", 2))
+        assert subscriber.got(1) == [b"before"]
+        here.kill()
+        publisher.done(*[publisher.publish("f", b"%d" % n, 2) for n in range(30)])
+        here.start().up()
+        cluster.agree()
+        subscriber = make(here.port, client_id="away", clean=False, expiry=3600)
+        assert subscriber.session_present
+        publisher.done(publisher.publish("f", b"after", 2))
+        assert subscriber.got(31) == [*(b"%d" % n for n in range(30)), b"after"]
+
+
+def test_who_went_elsewhere_meanwhile_has_one_session(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster, clients() as make:
+        here, there = cluster.add(), cluster.add()
+        cluster.agree()
+        offline(here, "roamer", "f", 1)
+        here.kill()
+        until(lambda: not there.view()["links"], "the link to be given up")
+        roamer = make(there.port, client_id="roamer", clean=False, expiry=3600)
+        assert not roamer.session_present
+        roamer.subscribe("g", 1)
+        here.start().up()
+        cluster.agree()
+        until(lambda: here.counter("sessions_lost") == 1, "the older session to end")
+        publisher = make(here.port)
+        publisher.done(publisher.publish("f", b"x", 1), publisher.publish("g", b"y", 1))
+        assert roamer.got(1) == [b"y"]
+        assert here.counter("retained_loaded") == 0

@@ -1,0 +1,161 @@
+"""Test networks as real processes: delays are kept, cuts repaired, and nothing is left behind however a lab ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.load import packets
+from bench.load.peers import expect
+from bench.netlab import owner
+from bench.netlab.brokers import KINDS
+from bench.netlab.lab import Lab, LabError
+from bench.netlab.namespaces import unsupported
+from bench.netlab.topology import Topology, Wire
+
+PATIENCE = 60.0
+DELAY = 0.020
+TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=DELAY * 1000, rate_mbit=100))
+NO_NAMESPACES = unsupported()
+WAYS = [
+    pytest.param("namespaces", marks=pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES or "they work")),
+    pytest.param("relays"),
+]
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + PATIENCE
+    while True:
+        if found := condition():
+            return found
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.02)
+
+
+def view(lab: Lab, broker: str) -> dict[str, Any]:
+    with lab.inside(broker), socket.socket() as sock:
+        sock.settimeout(5)
+        try:
+            sock.connect(("127.0.0.1", lab.brokers[broker].place.admin))
+            sock.sendall(b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")
+            answer = b"".join(iter(lambda: sock.recv(65536), b""))
+            state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+            return state
+        except (OSError, IndexError, ValueError):
+            return {}
+
+
+def live(lab: Lab) -> bool:
+    """Whether both brokers let messages through on their link."""
+    views = [view(lab, name) for name in lab.brokers]
+    return all(any(link["up"] and link["forwarding"] for link in each.get("links", [])) for each in views)
+
+
+def alone(lab: Lab) -> bool:
+    """Whether each broker is its own root."""
+    views = [view(lab, name) for name in lab.brokers]
+    return all(each.get("root") == each.get("id") is not None for each in views)
+
+
+def client(lab: Lab, host: str, broker: str, name: str) -> socket.socket:
+    with lab.inside(host):
+        sock = socket.socket()
+    sock.settimeout(PATIENCE)
+    sock.connect(lab.address(host, broker))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(packets.connect(name, 4))
+    expect(sock, packets.CONNACK)
+    return sock
+
+
+def crossing(publisher: socket.socket, subscriber: socket.socket, number: int) -> float:
+    """s from a publication to its arrival."""
+    began = time.monotonic()
+    publisher.sendall(packets.publish("lab/t", b"%08d" % number, 0, 4)[0])
+    assert expect(subscriber, packets.PUBLISH).endswith(b"%08d" % number)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_delayed_cut_and_healed(way: str) -> None:
+    with Lab(TWO, KINDS["mqttree-flood"], way=way) as lab:
+        lab.start()
+        assert lab.way == way
+        until(lambda: live(lab), "a tree")
+        subscriber, publisher = client(lab, "b1", "b1", "s"), client(lab, "b0", "b0", "p")
+        subscriber.sendall(packets.subscribe("lab/t", 0, 4))
+        expect(subscriber, packets.SUBACK)
+        assert min(crossing(publisher, subscriber, number) for number in range(3)) >= DELAY
+
+        far = client(lab, "b1", "b0", "far")  # a client whose way to its broker is the link
+        began = time.monotonic()
+        far.sendall(packets.PINGREQ_BYTES)
+        expect(far, packets.PINGRESP)
+        assert time.monotonic() - began >= 2 * DELAY
+
+        totals = lab.totals()
+        assert totals is not None
+        assert totals["links"]["b0>b1"]["data_bytes"] >= 3 * 8 and totals["links"]["b0>b1"]["control_bytes"] > 0
+        assert totals["links"]["b1>b0"]["data_bytes"] == 0
+
+        lab.set_links([("b0", "b1")], open=False)
+        until(lambda: alone(lab), "both see that the link is dead")
+        lab.set_links([("b0", "b1")], heal=True)
+        until(lambda: live(lab), "one tree again")
+        assert crossing(publisher, subscriber, 9) >= DELAY
+        with pytest.raises(ValueError, match="speed"):
+            lab.set_links([("b0", "b1")], wire={"speed": 1})
+        for sock in (subscriber, publisher, far):
+            sock.close()
+
+
+LAB = """
+import sys, time
+from bench.netlab.brokers import KINDS
+from bench.netlab.lab import Lab
+from bench.netlab.topology import Topology, Wire
+with Lab(Topology("two", ("b0", "b1"), default=Wire(delay_ms=5)), KINDS["mqttree-flood"], way=sys.argv[1]) as lab:
+    lab.start()
+    lab.limit_cpu("b0", 0.5)
+    print(*(broker.process.pid for broker in lab.brokers.values()), flush=True)
+    time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_killed_lab_leaves_nothing_behind(way: str, tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", LAB, way], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            pids = [int(word) for word in process.stdout.readline().split()]
+            name = f"{owner.PREFIX}{process.pid}-{owner.started(process.pid)}-"
+            assert len(pids) == 2 and all(owner.started(pid) for pid in pids)
+            assert list(tmp_path.glob(f"{name}*"))
+        finally:
+            process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE)
+    until(lambda: not any(owner.started(pid) for pid in pids), "the brokers end")
+    until(lambda: not list(tmp_path.glob(f"{name}*")), "the folder goes")
+    if way == "namespaces":
+        until(lambda: not list(owner.NETNS.glob(f"{name}*")), "the namespaces go")
+    for root in owner.CGROUPS:
+        until(lambda root=root: not list(root.glob(f"{name}*")), "the cgroups go")
+
+
+def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lab(TWO, KINDS["mqttree-flood"], way="relays") as lab:
+        broker = lab.brokers["b1"]
+        broker._command += ["--discovery", "telepathy"]
+        with pytest.raises(LabError, match=r"^b1 ended with code 2: mqttree: .*telepathy.*$"):
+            lab.start()

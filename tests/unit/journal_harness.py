@@ -1,0 +1,135 @@
+"""A node with a journal whose files are bytes in memory, that can be killed and started again."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+from broker.config import NodeConfig
+from broker.durability import Durability
+from broker.effects import Append, Begin, Discard
+from broker.journal import HEADER_SIZE, Cut, decode_header, encode_header, read_frames
+from broker.message import Message
+from broker.node import Node
+from broker.recovery import Image
+from broker.session import RELEASED, Repeat, Session
+from tests.unit.node_harness import World
+
+ID = b"brokerid"
+
+
+class Files:
+    """The disk. `lazy`: says nothing until `tell`; `broken`: writes nothing."""
+
+    def __init__(self) -> None:
+        self.generations: dict[int, bytearray] = {}
+        self.lazy = False
+        self.broken = ""
+        self.failed = ""
+        self.untold: list[tuple[Append | Begin, str | None]] = []
+
+    def carry_out(self, effect: Append | Begin | Discard) -> None:
+        if isinstance(effect, Discard):
+            for generation in [g for g in self.generations if g < effect.generation]:
+                del self.generations[generation]
+            return
+        if isinstance(effect, Begin):
+            self.failed = self.broken
+            if not self.failed:
+                assert effect.generation not in self.generations
+                self.generations[effect.generation] = bytearray(encode_header(ID, effect.generation))
+        else:
+            self.failed = self.failed or self.broken
+            if not self.failed:
+                self.generations[max(self.generations)] += effect.data
+        self.untold.append((effect, self.failed or None))
+
+    def image(self, cut: int | None = None) -> Image:
+        """What is there; of the last file `cut` bytes."""
+        image = Image()
+        for generation, data in sorted(self.generations.items()):
+            stream = io.BytesIO(data[:cut] if generation == max(self.generations) else data)
+            if decode_header(stream.read(HEADER_SIZE), ID, generation):
+                for frame in read_frames(stream, HEADER_SIZE):
+                    if not isinstance(frame, Cut):
+                        image.take(*frame)
+        assert not image.skipped
+        return image
+
+
+class Durable(World):
+    """A world whose node has a journal."""
+
+    def __init__(self, *, sync: bool = False, files: Files | None = None, at: float = 1000.0, **config: Any) -> None:
+        super().__init__(id=ID, **config)
+        self.config, self.sync = config, sync
+        self.files = files or Files()
+        self.now = at
+        own = NodeConfig(id=ID, boot=int(at), **config)
+        self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=lambda _, text: self.logged.append(text))
+        self.durability = self.node.durability = Durability(self.node, sync=sync)
+        files = self.files
+        generation = max(files.generations, default=0) + 1
+        size = sum(map(len, files.generations.values()))
+        self.durability.begin(files.image(), generation, len(files.generations), size, at)
+        self.settle()
+
+    def settle(self) -> None:
+        super().settle()
+        while True:
+            mine = [e for e in self.effects if isinstance(e, Append | Begin | Discard)]
+            self.effects = [e for e in self.effects if not isinstance(e, Append | Begin | Discard)]
+            for effect in mine:
+                self.files.carry_out(effect)
+            if self.files.lazy or not (self.files.untold or mine):
+                return
+            self.tell()
+
+    def tell(self) -> None:
+        """Let the disk say what it has done."""
+        untold, self.files.untold = self.files.untold, []
+        for effect, error in untold:
+            self.node.answer(effect, error, self.now)
+        super().settle()
+
+    def again(self, after: float = 0.0, files: Files | None = None) -> Durable:
+        """The same broker, killed now and started `after` s."""
+        return Durable(sync=self.sync, files=files or self.files, at=self.now + after, **self.config)
+
+
+def picture(world: World) -> dict[str, Any]:
+    """All that has to be the same after a restart."""
+    sessions = {s.client_id: _session(s) for s in world.node.sessions.values() if s.expiry}
+    digests = world.node.retained.digests
+    retained = {}
+    for part in range(256):
+        for mark in digests.marks(bytes((part,))):
+            message = world.node.retained.living(mark, world.now)
+            retained[mark.topic] = (mark.time, mark.key, mark.death, mark.dead, None if message is None else _message(message))
+    return {"sessions": sessions, "retained": retained, "digest": digests.whole}
+
+
+def _session(session: Session) -> dict[str, Any]:
+    inflight = {}
+    for packet_id, sent in session.inflight.items():
+        outgoing = session.unpacked(sent) if isinstance(sent, bytes) else sent
+        # what was sent to a client of MQTT 3 has no properties any more, as long as it is connected
+        inflight[packet_id] = "released" if outgoing is RELEASED else (*_outgoing(outgoing)[:2], *_outgoing(outgoing)[3:])
+    queue = []
+    for outgoing in session.queue:
+        if isinstance(outgoing, Repeat):
+            inflight[outgoing.packet_id] = (*_outgoing(outgoing)[:2], *_outgoing(outgoing)[3:])
+        elif not outgoing.message.expired(session.node.now):
+            queue.append(_outgoing(outgoing))
+    subscriptions = {(s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in session.subscriptions.values()}
+    fixed = (session.username, session.expiry, session.stamp, session.clean, frozenset(session.incoming))
+    return {"inflight": inflight, "queue": queue, "subscriptions": subscriptions, "fixed": fixed, "will": session.will}
+
+
+def _message(m: Message) -> tuple[Any, ...]:
+    return m.topic, m.payload, m.properties, None if m.expires_at is None else round(m.expires_at, 1)
+
+
+def _outgoing(o: Any) -> tuple[Any, ...]:
+    return (*_message(o.message), o.qos, o.retain, o.ids)

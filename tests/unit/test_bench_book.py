@@ -1,0 +1,115 @@
+"""What is booked of a run: losses, duplicates, order, interruptions; agreement of views; the printed table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench import runtable
+from bench.book import UNSURE_NS, Book
+from bench.observe import one_tree
+from bench.workload import ClientSpec
+
+S = 1_000_000_000
+
+
+def book(qos: int = 2, shared: bool = False) -> tuple[Book, list[ClientSpec]]:
+    topic_filter = "$share/g/t" if shared else "t"
+    subscribers = [ClientSpec(f"s{n}", "", "h", "b", (topic_filter,)) for n in range(2)]
+    publisher = ClientSpec("p", "", "h", "b", ("t",), 0)
+    kept = Book([*subscribers, publisher], {"": qos})
+    for receiver in kept.receivers.values():
+        receiver.since = 1
+    return kept, subscribers
+
+
+def test_what_was_accepted_and_did_not_come_is_lost() -> None:
+    kept, (one, other) = book()
+    for due in range(4):
+        kept.publish(0, due, due + 5)
+    for sequence in (0, 1, 2):
+        kept.accept(0, sequence)
+    kept.accept(0, 0)
+    for sequence in (0, 1, 3):
+        assert kept.deliver(kept.receiver(one), 0, sequence, 100)
+    assert kept.deliver(kept.receiver(other), 0, 0, 100)
+    figures = kept.summary(2.0)[""]
+    assert (figures["published"], figures["accepted"], figures["unaccepted"], figures["delivered"]) == (4, 3, 1, 4)
+    assert (figures["lost"], figures["expected"], figures["unsure"]) == (1 + 2, 4 + 3, 0), "3 was not accepted, but came to one"
+    assert kept.outstanding == 4 and figures["published_per_s"] == 2.0
+
+
+def test_qos_0_is_expected_when_published() -> None:
+    kept, (one, _) = book(qos=0)
+    kept.publish(0, 0, 0)
+    kept.deliver(kept.receiver(one), 0, 0, 10)
+    assert kept.missing("") == (2, 1, 0)
+
+
+def test_twice_and_out_of_order() -> None:
+    kept, (one, _) = book()
+    for due in range(3):
+        kept.publish(0, due, due)
+    for sequence in (0, 2, 1, 1, 0):
+        kept.deliver(kept.receiver(one), 0, sequence, 10)
+    assert (kept.flows[""].duplicates, kept.flows[""].disordered) == (2, 1)
+    assert not kept.deliver(kept.receiver(one), 0, 3, 10) and not kept.deliver(kept.receiver(one), 7, 0, 10)
+
+
+def test_a_shared_subscription_is_one_receiver() -> None:
+    kept, (one, other) = book(shared=True)
+    kept.publish(0, 0, 0)
+    assert kept.receiver(one) is kept.receiver(other) and kept.outstanding == 1
+    kept.deliver(kept.receiver(one), 0, 0, 10)
+    kept.deliver(kept.receiver(other), 0, 0, 10)
+    assert kept.flows[""].duplicates == 1 and kept.outstanding == 0
+
+
+def test_around_an_interruption_nothing_is_sure() -> None:
+    kept, (one, other) = book(qos=0)
+    kept.receiver(other).since = 0
+    for due in (0, 10 * S - UNSURE_NS, 10 * S, 12 * S, 14 * S):
+        kept.publish(0, due, due)
+    kept.receiver(one).gaps.append((10 * S, 12 * S))
+    assert kept.missing("") == (2, 2, 3 + 5)
+
+
+def view(name: str, root: str, parent: str | None, links: dict[str, str], state: str = "runtime") -> dict[str, Any]:
+    return {
+        "id": name, "root": root, "parent": parent, "state": state,
+        "links": [
+            {"peer": peer, "name": peer, "up": True, "forwarding": role != "blocked", "role": role} for peer, role in links.items()
+        ],
+    }  # fmt: skip
+
+
+def test_one_tree() -> None:
+    a = view("a", "a", None, {"b": "designated", "c": "designated"})
+    b = view("b", "a", "a", {"a": "root", "c": "blocked"})
+    c = view("c", "a", "a", {"a": "root", "b": "designated"})
+    views = {"a": a, "b": b, "c": c}
+    assert one_tree(views, [], [])
+    assert not one_tree({}, [], [])
+    assert not one_tree({"b": b, "c": c}, ["a"], []), "the root is dead"
+    assert not one_tree({"a": a, "b": b}, ["c"], []), "they still hold links to a dead one"
+    assert not one_tree(views, [], [frozenset("bc")]), "a link is up that cannot be"
+    assert not one_tree(views | {"b": view("b", "b", None, {})}, [], [])
+    assert not one_tree(views | {"b": b | {"state": "otc"}}, [], [])
+    half = view("a", "a", None, {"b": "blocked", "c": "designated"})
+    assert not one_tree(views | {"a": half}, [], []), "one end does not forward"
+
+
+def record(number: int, delay: float | None, status: str = "complete") -> dict[str, Any]:
+    flows = {} if delay is None else {"": {"delay_mean_ms": delay, "lost": 0, "delivered": 5}}
+    return {
+        "cell": {"topics": 3}, "repetition": number, "summary": {"flows": flows}, "status": status, "scenario": "s",
+        "failures": [] if status == "complete" else ["b1 ended with code 1"],
+    }  # fmt: skip
+
+
+def test_the_table_shows_every_run_as_what_it_is() -> None:
+    records = [record(1, 2.0), record(2, 4.0), record(3, None, "failed")]
+    headings, lines = runtable.rows(records, ["delay_mean_ms", "lost", "repair_s"])
+    assert headings == ["topics", "delay ms", "lost", "repair s", "runs", "state"]
+    assert lines == [["3", "3.00 ±1.41", "0 ±0", "-", "3", "1 failed, 2 ok"]]
+    assert runtable.failures(records) == ["s topics=3 r3: failed: b1 ended with code 1"]
+    assert "| 3 " in runtable.text("title", headings, lines)

@@ -1,0 +1,169 @@
+"""Scenario files: what they may say, one clear line for what they may not, and who publishes what where."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bench import scenario
+from bench.netlab.brokers import KINDS
+from bench.scenario import Cell, Scenario, parse
+from bench.workload import ClientSpec, clients, matches
+from broker.configfile import ConfigError, ConfigFile
+
+
+def read(text: str, short: bool = False) -> Scenario:
+    return parse(ConfigFile.parse("s.yaml", text), "s", short)
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("name", scenario.shipped())
+def test_shipped_scenarios_are_valid(name: str, short: bool) -> None:
+    loaded = scenario.load(name, short)
+    assert loaded.cells and len({cell.name for cell in loaded.cells}) == len(loaded.cells)
+    for cell in loaded.cells:
+        many = KINDS[cell.main.broker].many and not cell.main.at
+        on = cell.topology.brokers if many else [cell.main.at or cell.topology.brokers[0]]
+        specs = clients(cell, on, (), 1)
+        assert len({spec.name for spec in specs}) == len(specs)
+        assert {spec.broker for spec in specs} <= set(on)
+        assert not short or cell.duration() <= 20
+
+
+def test_every_experiment_is_there() -> None:
+    papers = Counter(scenario.load(name).paper for name in scenario.shipped())
+    assert papers["MQTT-ST"] == 3 and papers["Overlays"] == 5 and papers["Hetero"] == 1 and papers["EMQ"] == 4
+
+
+def test_factors_flows_and_the_short_form() -> None:
+    text = """
+        topology: mesh5
+        parameters: {rate: 2, publishers: 3, seconds: 60}
+        flows: {small: {payload: 10}, large: {payload: 1000, publishers: 1}}
+        factors: {mix: [small, small+large], qos: [0, 1], delay_ms: [3]}
+        skip: [{mix: small, qos: 1}]
+        short: {parameters: {seconds: 1}, factors: {qos: [0]}, flows: {large: {payload: 100}}}
+    """
+    full, short = read(text), read(text, short=True)
+    assert [cell.name for cell in full.cells] == [
+        "delay_ms=3,mix=small,qos=0", "delay_ms=3,mix=small+large,qos=0", "delay_ms=3,mix=small+large,qos=1"
+    ]  # fmt: skip
+    assert list(full.cells[0].flows) == ["small"] and full.cells[0].topology.default is not None
+    assert full.cells[0].topology.default.delay_ms == 3
+    assert [cell.flows["large"].payload for cell in full.cells[1:]] == [1000, 1000]
+    assert len(short.cells) == 2 and short.cells[1].flows["large"].payload == 100
+    assert short.cells[0].duration() == 1 and full.cells[0].duration() == 60
+    assert len({cell.fingerprint() for cell in (*full.cells, *short.cells)}) == 5
+    assert full.cells[0].fingerprint() == read(text).cells[0].fingerprint()
+
+
+def test_plans_of_faults() -> None:
+    loaded = read("""
+        topology: mesh5
+        factors: {fault: [none, crash]}
+        faults: {none: [], crash: [{at: 1, do: kill, broker: root, for: 9}, {at: 2, do: slow, link: [b0, all], delay_ms: 9}]}
+    """)
+    none, crash = loaded.cells
+    assert not none.faults and none.duration() == 5
+    kill, slow = crash.faults
+    assert (kill.do, kill.broker, kill.links, slow.do, slow.links) == ("kill", "root", (), "slow", (("b0", "all"),))
+    assert crash.duration() == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("title: x", "s.yaml: topology: is missing: one of "),
+        ("topology: moon", "s.yaml:1: topology: unknown topology 'moon': one of "),
+        ("topology: {brokers: 0}", "s.yaml:1: topology.brokers: must be 1 to 50"),
+        ("topology: mesh5\nfaktors: {}", "s.yaml:2: faktors: unknown key; known are title, "),
+        ("topology: mesh5\npaper: Times", "s.yaml:2: paper: must be one of MQTT-ST, Overlays, Hetero, EMQ"),
+        ("topology: mesh5\nparameters: {rat: 1}", "s.yaml:2: parameters.rat: unknown parameter; known are broker, "),
+        ("topology: mesh5\nparameters: {rate: much}", "s.yaml:2: parameters.rate: must be a number, not 'much'"),
+        ("topology: mesh5\nparameters: {qos: 3}", "s.yaml:2: parameters: qos must be 0 to 2, not 3"),
+        ("topology: mesh5\nparameters: {topics: 1.5}", "s.yaml:2: parameters.topics: must be a whole number, not 1.5"),
+        ("topology: mesh5\nparameters: {share: true}", "s.yaml:2: parameters: share needs version 5"),
+        ("topology: mesh5\nparameters: {broker: hive}", "s.yaml:2: parameters: broker must be one of mqttree-flood, "),
+        ("topology: mesh5\nfactors: {qos: 1}", "s.yaml:2: factors.qos: must be a list"),
+        ("topology: mesh5\nfactors: {qos: []}", "s.yaml:2: factors.qos: is empty"),
+        ("topology: mesh5\nfactors: {locality: [30]}", "s.yaml:2: factors: locality must be one of even, 0, 50, 100, not '30'"),
+        ("topology: mesh5\nfactors: {mix: [a]}", "s.yaml:2: factors.mix: unknown flow 'a': one of "),
+        ("topology: mesh5\nparameters: {at: b9}", "s.yaml:2: parameters.at: unknown host 'b9': one of b0, "),
+        ("topology: mesh5\nrepetitions: 0", "s.yaml:2: repetitions: must be 1 to 1000"),
+        ("topology: mesh5\nfaults: [{do: kill}]", "s.yaml:2: faults: at must be seconds, not None"),
+        ("topology: mesh5\nfaults: [{at: 1, do: bomb}]", "s.yaml:2: faults: do must be one of kill, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: kill}]", "s.yaml:2: faults: broker must be root, leaf, random, same or "),
+        ("topology: mesh5\nfaults: [{at: 1, do: kill, broker: b1, loss: 1}]", "s.yaml:2: faults: kill takes no loss"),
+        ("topology: mesh5\nfaults: [{at: 1, do: slow}]", "s.yaml:2: faults: slow needs any of delay_ms, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: cut, loss: 0.1}]", "s.yaml:2: faults: cut takes no loss"),
+        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: b1}]", "s.yaml:2: faults: link must be all or two of b0, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0]]}]", "s.yaml:2: faults: partition takes groups, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], [x]]}]", "s.yaml:2: faults: unknown host 'x': one of "),
+        ("topology: mesh5\nfaults: {a: []}", "s.yaml:2: faults: named plans of faults need the factor fault"),
+        ("topology: local\nfaults: [{at: 1, do: cut}]", "s.yaml:2: faults: without a network (topology) no link can be cut"),
+        ("topology: mesh5\nphases: [{until: x, name: y}]", "s.yaml:2: phases: expected {name: TEXT, until: SECONDS}"),
+        ("topology: mesh5\nshort: {title: x}", "s.yaml:2: short.title: cannot be shortened; "),
+        ("topology: mesh5\nfactors: {qos: [0]}\nskip: [{qos: 0}]", "s.yaml:2: factors: no combination is left"),
+    ],
+)  # fmt: skip
+def test_one_clear_line(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(text, short="short" in text)
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown scenario 'x': one of .*hetero.*, or a file$"):
+        scenario.load("x")
+
+
+def cell(text: str) -> Cell:
+    return read(text).cells[0]
+
+
+def hosts(specs: list[ClientSpec], publishing: bool) -> Counter[str]:
+    return Counter(spec.host for spec in specs if (spec.number >= 0) is publishing)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_localities_of_overlays(seed: int) -> None:
+    text = "topology: mesh5\nparameters: {{publishers: 20, subscribers: 5, topics: 60, choice: random, locality: '{}'}}"
+    brokers = ("b0", "b1", "b2", "b3", "b4")
+    together = clients(cell(text.format(100)), brokers, (), seed)
+    assert len({spec.broker for spec in together}) == 1
+    apart = clients(cell(text.format(0)), brokers, (), seed)
+    assert len(hosts(apart, True)) == len(hosts(apart, False)) == 1 and hosts(apart, True) != hosts(apart, False)
+    anywhere = clients(cell(text.format(50)), brokers, ("b4",), seed)
+    assert len(hosts(anywhere, True)) >= 3 and "b4" not in hosts(anywhere, True) | hosts(anywhere, False)
+    used = {spec.topics[0] for spec in anywhere if spec.number >= 0}
+    assert all(spec.topics[0] in used for spec in anywhere if spec.number < 0), "one of the publishing topics"
+    assert clients(cell(text.format(50)), brokers, ("b4",), seed) == anywhere
+
+
+def test_sites_connect_to_the_nearest_broker() -> None:
+    text = "topology: regions\nparameters: {{publishers: 4, subscribers: 4, locality: '{}'}}"
+    for locality, west, east in ((0, (4, 0), (0, 4)), (50, (2, 2), (2, 2)), (100, (4, 4), (0, 0))):
+        specs = clients(cell(text.format(locality)), ("oregon", "virginia", "ireland"), (), 1)
+        for host, numbers in (("california", west), ("germany", east)):
+            assert (hosts(specs, True)[host], hosts(specs, False)[host]) == numbers
+        assert {(spec.host, spec.broker) for spec in specs} <= {("california", "oregon"), ("germany", "ireland")}
+    alone = clients(cell(text.format(50)), ("virginia",), (), 1)
+    assert {spec.broker for spec in alone} == {"virginia"}
+
+
+def test_shared_and_all() -> None:
+    text = "topology: local\nparameters: {publishers: 3, subscribers: 2, topics: 3, choice: all, share: true, version: 5}"
+    specs = clients(cell(text), ("b0",), (), 1)
+    subscribers = [spec for spec in specs if spec.number < 0]
+    assert {spec.topics[0] for spec in subscribers} == {"$share/group/topic-tree/#"}
+    assert all(matches(subscribers[0].topics[0], spec.topics[0]) for spec in specs if spec.number >= 0)
+    assert [spec.number for spec in specs] == [-1, -1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "topic", "fits"),
+    [("a/b", "a/b", True), ("a/b", "a/bc", False), ("a/#", "a/b/c", True), ("$share/g/a/#", "a/b", True), ("a/#", "b/a", False)],
+)
+def test_matches(topic_filter: str, topic: str, fits: bool) -> None:
+    assert matches(topic_filter, topic) is fits

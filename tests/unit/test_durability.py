@@ -1,0 +1,573 @@
+"""A broker that is killed and starts again: what it has promised is there (docs/decisions/0021)."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from broker import durability, limits
+from broker.keptsession import KeptSession
+from broker.session import Session
+from broker.wire import Connack, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
+from tests.unit.journal_harness import Durable, Files, picture
+from tests.unit.node_harness import FakeClient
+
+FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+
+
+def keeper(world: Durable, name: str = "k", version: int = 5, **options: Any) -> FakeClient:
+    """A client that wants its session kept, and goes on with the one that it has."""
+    if version == 5:
+        options["properties"] = FOREVER | options.get("properties", {})
+    return world.connect(name, version, clean=False, **options)
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_comes_back(version: int) -> None:
+    world = Durable()
+    client = keeper(world, version=version)
+    assert client.connack.session_present is False
+    client.subscribe("a/+", qos=2)
+    client.vanish()
+    world.connect("p").publish("a/1", b"away", 1)
+    again = world.again(5)
+    back = keeper(again, version=version)
+    assert back.connack.session_present is True
+    assert back.payloads() == [b"away"]
+    back.send(Puback(1))
+    publisher = again.connect("p")
+    publisher.publish("a/2", b"live", 2)
+    assert back.payloads() == [b"live"]
+
+
+def test_a_clean_session_does_not() -> None:
+    world = Durable()
+    world.connect("c", 4).subscribe("a", qos=1)
+    again = world.again()
+    assert not again.node.sessions
+    assert type(world.session("c")) is Session
+    assert again.connect("c", 4, clean=False).connack.session_present is False
+
+
+def test_a_session_that_its_client_ended_does_not() -> None:
+    world = Durable()
+    keeper(world).subscribe("a", qos=1)
+    assert isinstance(world.session("k"), KeptSession)
+    world.connect("k", 5)
+    assert type(world.session("k")) is Session
+    assert not world.again().node.sessions
+
+
+def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
+    world = Durable()
+    client = keeper(world, "k", 4)
+    client.subscribe("a", qos=2)
+    publisher = world.connect("p", 4)
+    for number, qos in ((1, 1), (2, 2), (3, 2)):
+        publisher.publish("a", b"%d" % number, qos, number)
+    client.take()
+    client.send(Pubrec(3))
+    again = world.again()
+    back = keeper(again, "k", 4)
+    packets = back.take()
+    assert packets == [
+        Publish("a", b"1", 1, dup=True, packet_id=1),
+        Publish("a", b"2", 2, dup=True, packet_id=2),
+        Pubrel(3),
+    ]
+    back.send(Puback(1), Pubrec(2), Pubcomp(3))
+    back.send(Pubcomp(2))
+    assert keeper(again.again(), "k", 4).take() == []
+
+
+def test_a_qos_2_message_is_taken_once() -> None:
+    """The publisher repeats it because it has not heard of our PUBREC."""
+    world = Durable()
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=2)
+    listener.vanish()
+    keeper(world, "p").publish("a", b"once", 2, 9)
+    again = world.again()
+    publisher = keeper(again, "p")
+    publisher.publish("a", b"once", 2, 9, dup=True)
+    assert publisher.take() == [Pubrec(9)]
+    publisher.send(Pubrel(9))
+    assert publisher.take() == [Pubcomp(9)]
+    assert keeper(again, "l").payloads() == [b"once"]
+    third = again.again()
+    publisher = keeper(third, "p")
+    publisher.publish("a", b"another", 2, 9)
+    assert b"another" in keeper(third, "l").payloads()
+
+
+def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
+    world = Durable()
+    client = world.connect("p")
+    client.publish("r/1", b"one", 1, 1, retain=True)
+    client.publish("r/2", b"two", 0, retain=True)
+    client.publish("r/1", b"three", 0, retain=True)
+    client.publish("r/2", b"", 0, retain=True)
+    client.publish("r/3", b"short", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 60})
+    before = picture(world)
+    again = world.again(10)
+    assert {k: v[:3] for k, v in picture(again)["retained"].items()} == {k: v[:3] for k, v in before["retained"].items()}
+    listener = again.connect("l")
+    listener.subscribe("r/#")
+    found = {p.topic: (p.payload, p.properties) for p in listener.take_publishes()}
+    assert found == {"r/1": (b"three", None), "r/3": (b"short", {Property.MESSAGE_EXPIRY_INTERVAL: 50})}
+    late = again.again(51)
+    listener = late.connect("l")
+    listener.subscribe("r/#")
+    assert listener.payloads() == [b"three"]
+
+
+def test_time_passes_while_the_broker_is_down() -> None:
+    world = Durable()
+    listener = world.connect("w")
+    listener.subscribe("will", qos=1)
+    keeper(world, "w2").subscribe("will", qos=1)
+    will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 30})
+    world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 100}, will=will)
+    once = world.again(10)
+    once.advance(5)
+    assert set(once.node.sessions) == {"w2", "k"}
+    twice = once.again(10)
+    assert keeper(twice.again(0, twice.files), "w2").payloads() == []
+    twice.advance(6)
+    assert keeper(twice, "w2").payloads() == [b"gone"]
+    late = twice.again(80)
+    late.advance(1)
+    assert set(late.node.sessions) == {"w2"}
+    assert late.counters.sessions_expired == 1
+
+
+def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    keeper(world, "k", will=Will("will", b"gone", 1, False, None))
+    again = world.again(1)
+    again.advance(0.1)
+    third = again.again(1)
+    third.advance(0.1)
+    assert keeper(third, "l").payloads() == [b"gone"]
+
+
+# ---------------------------------------------------------------- whatever happens, restored is what was there
+
+WORDS = ["a", "b", "a/b", "c/d/e"]
+FILTERS = ["a", "b", "a/+", "#", "c/#", "$share/g/a", "$share/h/#"]
+
+
+class Chaos:
+    """Clients that do anything."""
+
+    def __init__(self, world: Durable, rng: random.Random) -> None:
+        self.world, self.rng = world, rng
+        self.clients: dict[str, FakeClient] = {}
+        self.packet_id = 0
+
+    def step(self) -> None:
+        rng = self.rng
+        name = rng.choice("uvwxyz")
+        client = self.clients.get(name)
+        if client is None or client.closed:
+            self.connect(name)
+            return
+        what = rng.randrange(14)
+        if what == 0:
+            client.vanish()
+        elif what == 1:
+            client.disconnect()
+        elif what == 2:
+            self.connect(name)
+        elif what == 3:
+            options = {"no_local": rng.random() < 0.3, "retain_as_published": rng.random() < 0.3} if client.version == 5 else {}
+            topic_filter = rng.choice(FILTERS)
+            if topic_filter.startswith("$share"):
+                options = {}
+            properties = None
+            if client.version == 5 and rng.random() < 0.3:
+                properties = {Property.SUBSCRIPTION_IDENTIFIER: [rng.randrange(1, 300)]}
+            client.subscribe(topic_filter, qos=rng.randrange(3), properties=properties, **options)
+        elif what == 4:
+            client.unsubscribe(rng.choice(FILTERS))
+        elif what < 8:
+            self.publish(client)
+        else:
+            self.acknowledge(client)
+
+    def connect(self, name: str) -> None:
+        rng = self.rng
+        version = rng.choice([4, 5, 5])
+        properties = None
+        if version == 5:
+            properties = {
+                Property.SESSION_EXPIRY_INTERVAL: rng.choice([0, 500, 0xFFFFFFFF]),
+                Property.RECEIVE_MAXIMUM: rng.choice([1, 3, 100]),
+            }
+            if rng.random() < 0.1:
+                properties[Property.MAXIMUM_PACKET_SIZE] = 30
+        will = Will("a", b"will", 1, False, None) if rng.random() < 0.2 else None
+        old = self.clients.get(name)
+        if old is not None and not old.closed and rng.random() < 0.5:
+            old.vanish()
+        self.clients[name] = self.world.connect(name, version, clean=rng.random() < 0.15, properties=properties, will=will)
+
+    def publish(self, client: FakeClient) -> None:
+        rng = self.rng
+        qos, count = rng.randrange(3), rng.choice([1, 1, 2, 9])
+        topic = rng.choice(WORDS)
+        retain = count == 1 and rng.random() < 0.3
+        payload = b"%05d" % rng.randrange(99999) if not retain or rng.random() < 0.7 else b""
+        if rng.random() < 0.1:
+            payload *= 10
+        properties: dict[int, Any] | None = None
+        if client.version == 5 and rng.random() < 0.2:
+            properties = rng.choice([{Property.USER_PROPERTY: [("k", "v")]}, {Property.MESSAGE_EXPIRY_INTERVAL: 100}])
+        packets = []
+        for _ in range(count):
+            self.packet_id = self.packet_id % 65535 + 1
+            packets.append(Publish(topic, payload, qos, retain, packet_id=self.packet_id if qos else None, properties=properties))
+        client.send(*packets)
+
+    def acknowledge(self, client: FakeClient) -> None:
+        answers: list[Any] = []
+        left = self.rng.choice([0, 1, 5, 50])
+        for packet in client.take():
+            if not left:
+                break
+            left -= 1
+            if isinstance(packet, Publish) and packet.qos == 1:
+                answers.append(Puback(packet.packet_id or 0))
+            elif isinstance(packet, Publish) and packet.qos == 2:
+                answers.append(Pubrec(packet.packet_id or 0))
+            elif isinstance(packet, Pubrec):
+                answers.append(Pubrel(packet.packet_id))
+            elif isinstance(packet, Pubrel):
+                answers.append(Pubcomp(packet.packet_id))
+        if answers and not client.closed:
+            client.send(*answers)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often with a checkpoint under way, which must change nothing."""
+    rng = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(durability, "SMALLEST", 2000)
+        monkeypatch.setattr(durability, "STEP_ITEMS", 3)
+    world = Durable(sync=seed % 4 == 0)
+    chaos = Chaos(world, rng)
+    for number in range(150):
+        chaos.step()
+        if rng.random() < 0.1:
+            world.advance(rng.choice([0.005, 0.02, 0.5]))
+        if number % 15 == 14:
+            before = picture(world)
+            again = Durable(sync=world.sync, files=copy_of(world.files), at=world.now)
+            assert picture(again) == before
+            if rng.random() < 0.3:  # go on with the new one
+                world = again
+                chaos = Chaos(world, rng)
+    assert not seed % 2 or world.counters.checkpoints or world.counters.journal_bytes < 2000
+
+
+def copy_of(files: Files) -> Files:
+    found = Files()
+    found.generations = {generation: bytearray(data) for generation, data in files.generations.items()}
+    return found
+
+
+# ---------------------------------------------------------------- who waits for the disk
+
+
+def lazy(**options: Any) -> Durable:
+    world = Durable(**options)
+    listener = keeper(world, "l")
+    listener.subscribe("a/#", qos=2)
+    listener.vanish()
+    world.files.lazy = True
+    return world
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_acknowledgements_wait_in_their_order(version: int) -> None:
+    world = lazy()
+    publisher = world.connect("p", version)
+    for number in range(1, 4):
+        publisher.publish("a/1", b"x", 1, number)
+    publisher.publish("nobody", b"x", 1, 4)
+    publisher.publish("a/2", b"x", 2, 5)
+    assert publisher.take() == []
+    world.tell()
+    assert publisher.take() == [Puback(1), Puback(2), Puback(3), Puback(4), Pubrec(5)]
+    publisher.publish("nobody", b"x", 1, 6)
+    assert publisher.take() == [Puback(6)]  # nothing of it is kept
+
+
+def test_each_frame_frees_what_waits_for_it() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    first, world.files.untold = world.files.untold, []
+    publisher.publish("a/1", b"x", 1, 2)
+    second, world.files.untold = world.files.untold, first
+    world.tell()
+    assert publisher.take() == [Puback(1)]
+    world.files.untold = second
+    world.tell()
+    assert publisher.take() == [Puback(2)]
+    assert publisher.conn.gate == 0
+
+
+def test_a_run_waits_too() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.send(*(Publish("a/1", b"x", 2, packet_id=number) for number in range(1, 21)))
+    publisher.send(*(Publish("a/1", b"x", 1, packet_id=number) for number in range(21, 41)))
+    assert publisher.take() == []
+    world.tell()
+    assert publisher.take() == [*(Pubrec(n) for n in range(1, 21)), *(Puback(n) for n in range(21, 41))]
+    assert len(world.again(0).session("l").queue) == 40
+
+
+def test_what_a_client_wants_kept_is_answered_when_it_is() -> None:
+    world = Durable()
+    world.files.lazy = True
+    client = world.open()
+    client.send(b"\x10\x13\x00\x04MQTT\x05\x00\x00\x00\x05\x11\xff\xff\xff\xff\x00\x01k")
+    assert client.take() == []
+    world.tell()
+    assert isinstance(client.take()[0], Connack)
+    client.send(b"\x82\x07\x00\x01\x00\x00\x01a\x01")
+    assert client.take() == []
+    world.tell()
+    assert client.take() == [Suback(1, [1])]
+    other = world.connect("clean")
+    assert other.subscribe("a", qos=1) == [1]
+
+
+def test_receivers_wait_at_qos_2_alone() -> None:
+    """The identifier of a message must not be another one after a restart."""
+    world = Durable()
+    kept, clean = keeper(world), world.connect("clean")
+    kept.subscribe("a", qos=2)
+    clean.subscribe("a", qos=2)
+    publisher = world.connect("p")
+    world.files.lazy = True
+    publisher.publish("a", b"1", 1, 1)
+    assert kept.payloads() == clean.payloads() == [b"1"]
+    publisher.publish("a", b"2", 2, 2)
+    assert clean.payloads() == [b"2"]
+    assert kept.take() == []
+    world.tell()
+    assert kept.payloads() == [b"2"]
+    kept.send(Pubrec(2))
+    assert kept.take() == []
+    world.tell()
+    assert kept.take() == [Pubrel(2)]
+    kept.send(Pubcomp(2))
+    assert kept.conn.gate == 0
+
+
+def test_a_connection_that_closes_still_gets_what_waits() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.disconnect()
+    assert not publisher.transport.closing
+    world.tell()
+    assert publisher.take() == [Puback(1)]
+    assert publisher.transport.closing
+
+
+def test_a_connection_that_is_gone_is_forgotten() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.vanish()
+    world.tell()
+    assert publisher.take() == []
+    assert not world.durability.holds(publisher.conn)
+    assert len(world.session("l").queue) == 1
+
+
+def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    world = lazy()
+    client = world.connect("c")
+    client.subscribe("q0")
+    client.publish("a/1", b"x", 1, 1)
+    world.connect("p").publish("q0", b"x" * 2000)
+    assert client.closed
+    assert world.counters.slow_consumer_closed == 1
+    world.tell()
+
+
+def test_publishers_are_not_read_while_the_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x" * 1500, 1, 1)
+    assert publisher.transport.reading
+    publisher.publish("a/1", b"x" * 1500, 1, 2)
+    assert not publisher.transport.reading
+    world.tell()
+    assert publisher.transport.reading
+    assert publisher.take() == [Puback(1), Puback(2)]
+
+
+# ---------------------------------------------------------------- a disk that fails
+
+
+def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
+    world = Durable()
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=1)
+    listener.vanish()
+    world.files.broken = "No space left on device"
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("a", b"%d" % number, 1, number)
+    assert publisher.take() == [Puback(number) for number in range(1, 6)]
+    world.advance(10)
+    told = [line for line in world.logged if "journal" in line]
+    assert told == [
+        "the journal cannot be written (No space left on device): until it can, what comes from now on dies with this broker"
+    ]
+    assert world.counters.journal_errors > 5
+    assert not world.again(0, copy_of(world.files)).session("l").queue
+    world.files.broken = ""
+    world.advance(3)
+    assert world.logged[-2:] == ["the journal is written again, in generation 12", "the journal is whole again"]
+    assert len(world.files.generations) == 1
+    before = picture(world)
+    again = world.again(0, copy_of(world.files))
+    assert picture(again) == before
+    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_sync_does_not_acknowledge_what_is_not_written() -> None:
+    world = Durable(sync=True)
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=1)
+    listener.vanish()
+    world.files.broken = "No space left on device"
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("a", b"%d" % number, 1, number)
+    publisher.publish("nobody", b"x", 1, 9)
+    world.advance(5)
+    assert publisher.take() == []
+    assert "QoS 1 and 2 messages are not acknowledged" in "".join(world.logged)
+    other = world.connect("other")  # who needs no disk notices nothing
+    other.subscribe("b")
+    other.publish("b", b"x")
+    assert other.payloads() == [b"x"]
+    world.files.broken = ""
+    world.advance(3)
+    assert publisher.take() == [*(Puback(number) for number in range(1, 6)), Puback(9)]
+    again = world.again()
+    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "STEP_ITEMS", 1)
+    world = Durable(sync=True)
+    for number in range(20):
+        keeper(world, f"l{number}").subscribe("a", qos=1)
+    world.files.broken = "Input/output error"
+    publisher = world.connect("p")
+    publisher.publish("a", b"x", 1, 1)
+    world.advance(1.5)
+    world.files.broken = ""
+    while world.durability.state != durability.RECOVERING:
+        world.advance(0.01)
+    world.advance(0.03)
+    world.files.broken = "Input/output error"
+    publisher.publish("a", b"y", 1, 2)
+    world.advance(5)
+    assert publisher.take() == []
+    world.files.broken = ""
+    world.advance(5)
+    assert publisher.take() == [Puback(1), Puback(2)]
+    assert picture(world.again(0, copy_of(world.files)))["sessions"].keys() == picture(world)["sessions"].keys()
+
+
+def test_a_disk_that_does_not_keep_up_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
+    world = lazy()
+    for number in range(10):  # each publishes once and is held then
+        world.connect(f"p{number}").publish("a/1", b"x" * 900, 1, 1)
+    assert any("does not keep up" in line for line in world.logged)
+    world.files.lazy = False
+    world.tell()
+    world.advance(5)
+    assert len(world.again().session("l").queue) == 10
+
+
+# ---------------------------------------------------------------- cut off anywhere
+
+
+def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Durable()
+    client = keeper(world, "l")
+    client.subscribe("a/#", qos=2)
+    publisher = keeper(world, "p")
+    moments = []
+
+    def moment() -> None:
+        moments.append((len(world.files.generations[1]), picture(world)["sessions"]))
+
+    for number in range(1, 5):
+        publisher.publish("a/1", b"%d" % number, 2, number)
+        moment()
+        publisher.send(Pubrel(number))
+        moment()
+        client.send(Pubrec(number))
+        moment()
+    client.vanish()
+    moment()
+    data = bytes(world.files.generations[1])
+    for (start, before), (end, after) in pairwise(moments):
+        for cut in {start, start + 1, (start + end) // 2, end - 1}:
+            files = Files()
+            files.generations[1] = bytearray(data[:cut])
+            assert picture(Durable(files=files, at=world.now))["sessions"] == before
+        files = Files()
+        files.generations[1] = bytearray(data[:end])
+        assert picture(Durable(files=files, at=world.now))["sessions"] == after
+
+
+def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "SMALLEST", 20_000)
+    world = Durable()
+    client = keeper(world, "l")
+    client.subscribe("a", qos=1)
+    world.connect("r").publish("r", b"kept", 0, retain=True)
+    publisher = world.connect("p")
+    for _ in range(40):
+        publisher.send(*(Publish("a", b"x" * 100, 1, packet_id=n) for n in range(1, 21)))
+        client.send(*(Puback(p.packet_id or 0) for p in client.take_publishes()))
+        publisher.take()
+        world.advance(0.1)
+    assert world.counters.checkpoints > 2
+    assert sum(map(len, world.files.generations.values())) < 50_000
+    assert world.counters.journal_bytes > 90_000
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_many_starts_end_in_one_file() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    for _ in range(12):
+        world = world.again(1)
+        world.advance(1)
+    assert len(world.files.generations) <= durability.FILES
+    assert "l" in world.again().node.sessions

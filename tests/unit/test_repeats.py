@@ -1,0 +1,117 @@
+"""What a session had where it was does not come to it again from others' logs (docs/decisions/0016)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.choice import Choice
+from broker.counters import Counters
+from broker.fanout import Route
+from broker.message import Message
+from broker.origin import Ranges, Window, merge, subtract
+from broker.repeats import Repeats
+
+KEY = b"k" * 16
+OTHER = b"o" * 16
+
+numbers = st.tuples(st.integers(1, 60), st.integers(0, 5)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+ranges = st.lists(numbers, min_size=1, max_size=6).map(merge)
+
+
+class Session:
+    """Somebody who gets messages."""
+
+
+class Place:
+    """A broker with these sessions, all of which want everything."""
+
+    def __init__(self, *sessions: Session) -> None:
+        self.got: list[tuple[Session, bytes]] = []
+        self.shared: list[bool] = []
+        self.later: list[Any] = []
+        deliveries: Any = [SimpleNamespace(session=session, qos=2, plain=False) for session in sessions]
+        route = Route(deliveries, [], True, {})
+        fanout = SimpleNamespace(route=lambda topic: route, publish_along=self.publish)
+        self.node: Any = SimpleNamespace(
+            now=1.0, counters=Counters(), fanout=fanout, schedule=lambda at, call: self.later.append((at, call))
+        )
+        sharing = SimpleNamespace(received=lambda message, choice, *, ordinary: self.shared.append(ordinary))
+        self.repeats = Repeats(self.node, SimpleNamespace(sharing=sharing))  # type: ignore[arg-type]
+
+    def publish(self, route: Route, message: Message, groups: tuple[()]) -> None:
+        self.got += [(delivery.session, message.payload) for delivery in route.deliveries]  # type: ignore[misc]
+
+
+def message(number: int) -> Message:
+    return Message(b"a", b"%d" % number, 2, False, b"", None, None)
+
+
+def members(some: Ranges) -> set[int]:
+    return {n for low, high in some for n in range(low, high + 1)}
+
+
+@given(ranges, ranges)
+def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
+    """Whoever came from elsewhere misses exactly what it had there; all others miss nothing."""
+    came, here = Session(), Session()
+    place = Place(came, here)
+    place.repeats.add(came, {KEY: one})  # type: ignore[arg-type]
+    place.repeats.add(came, {KEY: more})  # type: ignore[arg-type]
+    had = members(one) | members(more)
+    assert place.repeats.highest == {KEY: max(had)}
+    for number in range(1, 70):
+        place.repeats.deliver(KEY, number, message(number), None)
+    assert [int(payload) for session, payload in place.got if session is here] == list(range(1, 70))
+    assert {int(payload) for session, payload in place.got if session is came} == set(range(1, 70)) - had
+    place.got.clear()
+    place.repeats.deliver(OTHER, 1, message(1), None)
+    assert len(place.got) == 2
+
+
+@pytest.mark.parametrize("passed", (False, True))
+def test_groups_get_theirs(passed: bool) -> None:
+    """Shared subscriptions are none of it; a message for a group alone is for nobody else."""
+    place = Place(Session())
+    place.repeats.deliver(KEY, 1, message(1), Choice([(b"w" * 12, b"m" * 8)], passed=passed))
+    assert place.shared == [False]
+    assert len(place.got) == (0 if passed else 1)
+
+
+@given(st.integers(0, 30), ranges, ranges)
+def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> None:
+    """The next broker hears of what the last one offered, and of what the one before did."""
+    session = Session()
+    place = Place(session)
+    place.repeats.add(session, {KEY: had, OTHER: had})  # type: ignore[arg-type]
+    window = Window(top, 0.0)
+    window.gaps = [(low, high) for low, high in gaps if high <= top]
+    offered = members(subtract([(1, top)], window.gaps)) if top else set()
+    seen = {KEY: window}
+    place.repeats.complete(seen, session)  # type: ignore[arg-type]
+    for key, known in ((KEY, offered | members(had)), (OTHER, members(had))):
+        assert members(subtract([(1, seen[key].top)], seen[key].gaps)) == known
+    untouched = {KEY: Window(3, 0.0)}
+    place.repeats.complete(untouched, Session())  # type: ignore[arg-type]
+    assert list(untouched) == [KEY]
+    assert untouched[KEY].top == 3
+
+
+def test_it_is_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in no log any more is forgotten; a table that is full says so and remembers no more."""
+    monkeypatch.setattr(limits, "MAX_REPEATS", 2)
+    place = Place()
+    for _ in range(3):
+        place.repeats.add(Session(), {KEY: [(1, 5)]})  # type: ignore[arg-type]
+    assert place.node.counters.sessions_uncertain == 1
+    assert len(place.repeats.sessions(KEY, 5)) == 2
+    for at, call in place.later:
+        assert at >= 1.0 + limits.LOG_AGE
+        call(at)
+    assert not place.repeats.highest
+    assert not place.repeats.sessions(KEY, 5)
