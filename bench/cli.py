@@ -15,6 +15,8 @@ from typing import Any
 from bench import compare, micro, targets
 from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
 
+_WAYS = ("auto", "namespaces", "relays")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not there yet."""
@@ -117,6 +119,12 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
     _run_arguments(one)
     one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
+    lab = commands.add_parser("lab", help="a test network to play with: type faults while your own clients run")
+    lab.add_argument("topology", nargs="?", default="mesh5", metavar="TOPOLOGY", help="a name or a file (mesh5)")
+    lab.add_argument("--broker", default="mqttree-flood", metavar="KIND", help="which brokers (mqttree-flood)")
+    lab.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
+    lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
+    lab.set_defaults(handler=lambda arguments: _with_extra("bench.shell").main(arguments))
     report = commands.add_parser("report", help="a page with tables and plots of runs")
     if reporting:
         _report_arguments(report)
@@ -141,8 +149,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--short", action="store_true", help="the scenarios' shortened form")
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="repetitions of every cell (as the scenario says)")
     parser.add_argument("--resume", action="store_true", help="do not repeat what is finished in DIR")
-    ways = ("auto", "namespaces", "relays")
-    parser.add_argument("--lab", choices=ways, default="auto", help="how the network is made (auto: namespaces for root)")
+    parser.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
     parser.add_argument("--only", action="append", default=[], metavar="FACTOR=VALUE", help="only these cells; may be repeated")
     parser.add_argument("--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)")
 

@@ -111,17 +111,17 @@ class Observer:
             self._unsettled.set()
 
     def root(self) -> str:
-        """The name of the broker that is root; the first one where nobody can be asked."""
-        for view in self.views.values():
-            for name, other in self.views.items():
-                if other["id"] == view["root"]:
-                    return name
-        return next(iter(self.lab.brokers))
+        """The name of the broker that is root; the first living one where nobody can be asked, or they do not agree."""
+        living = self._living()
+        roots = {view["root"] for name, view in self.views.items() if name in living}
+        named = [name for name in living if name in self.views and self.views[name]["id"] in roots]
+        return (named or living or list(self.lab.brokers))[0]
 
     def leaf(self) -> str:
         """A broker that no other has as its parent."""
-        parents = {view["parent"] for view in self.views.values()} | {view["root"] for view in self.views.values()}
-        leaves = [name for name, view in sorted(self.views.items()) if view["id"] not in parents]
+        views = {name: self.views[name] for name in self._living() if name in self.views}
+        parents = {view["parent"] for view in views.values()} | {view["root"] for view in views.values()}
+        leaves = [name for name, view in sorted(views.items()) if view["id"] not in parents]
         return leaves[-1] if leaves else list(self.lab.brokers)[-1]
 
     async def agreed(self, patience: float) -> bool:
@@ -138,6 +138,10 @@ class Observer:
     def dead(self) -> list[str]:
         """Brokers that do not run, or are stopped."""
         return [name for name, broker in self.lab.brokers.items() if broker.paused or not broker.running]
+
+    def _living(self) -> list[str]:
+        dead = self.dead()
+        return [name for name in self.lab.brokers if name not in dead]
 
     async def _watch(self, broker: BrokerProcess) -> None:
         while True:
@@ -193,7 +197,7 @@ class Observer:
 
     def _judge(self) -> None:
         dead = self.dead()
-        living = [name for name in self.lab.brokers if name not in dead]
+        living = self._living()
         fresh = all(self._taken.get(name, -1) >= self._since for name in living) and bool(living)
         views = {name: self.views[name] for name in living} if fresh else {}
         agreed = one_tree(views, dead, self.cut)

@@ -159,10 +159,10 @@ class Client(asyncio.Protocol):
         self._waiting: dict[type, asyncio.Future[int]] = {}
 
     @classmethod
-    async def open(cls, address: tuple[str, int], name: str) -> Client:
+    async def open(cls, address: tuple[str, int], name: str, clean: bool = True) -> Client:
         """Connect to a broker. Raises OSError."""
         _, client = await asyncio.get_running_loop().create_connection(cls, *address)
-        await client._ask(Connect("MQTT", 4, True, 0, name), Connack)
+        await client._ask(Connect("MQTT", 4, clean, 0, name), Connack)
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -277,6 +277,13 @@ class Network:
 
     # ------------------------------------------------------------ a hop
 
+    async def hold_open(self) -> None:
+        """Have the topics of the latency runs wanted at both ends of the link: by sessions whose clients are away."""
+        for broker_id in next(iter(self.tree)):
+            client = await Client.open(self.address(broker_id), f"holder-{broker_id}", clean=False)
+            await client.subscribe("hop/#")
+            client.close()
+
     def hop(self, seconds: float, samples: Samples) -> list[str]:
         """Measure the latency at one broker and over one link, QoS 0 and 1; returns what was wrong."""
         child, parent = next(iter(self.tree))
@@ -286,11 +293,9 @@ class Network:
             medians = []
             for subscriber in (port, self.address(parent)[1]):
                 spec = LoadSpec(
-                    host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.0, drain=5.0,
-                    subscriber_port=subscriber, topic=f"hop{qos}",
+                    host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.3, drain=5.0,
+                    subscriber_port=subscriber, topic="hop",
                 )  # fmt: skip
-                # The first of it goes nowhere while the way opens, which stays so for a moment.
-                run_latency(dataclasses.replace(spec, seconds=0.3, drain=0.2))
                 result = run_latency(spec)
                 medians.append(result.latency.percentile(50))
                 if not result.complete:
@@ -359,6 +364,9 @@ def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple
         lab.start()
         network = Network(lab)
         uvloop.run(network.settle())
+        if hop:
+            uvloop.run(network.hold_open())
+            uvloop.run(network.settle())
         longest: Way | None = None
         for number in range(options.rounds + 1):  # the first one warms up
             kept: Samples = {}

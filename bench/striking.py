@@ -31,20 +31,21 @@ class Striker:
     def resolve(self, faults: tuple[Fault, ...]) -> list[Fault]:
         """Put names in the place of root, leaf, random and same, as things stand now, so that clients can be spared."""
         resolved = []
-        last = ""
+        last = self._last
         for fault in sorted(faults, key=lambda fault: fault.at):
             links = tuple((self._named(one, last), self._named(other, last)) for one, other in fault.links)
             if fault.broker:
                 last = self._named(fault.broker, last)
                 fault = replace(fault, broker=last)
             resolved.append(replace(fault, links=links))
+        self._last = last
         return resolved
 
     def _named(self, name: str, last: str) -> str:
         if name not in SELECTORS:
             return name
         if name == "same":
-            return last
+            return last or next(iter(self._lab.brokers))
         if name == "random":
             return self._random.choice(list(self._lab.brokers))
         return self._observer.root() if name == "root" else self._observer.leaf()

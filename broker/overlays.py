@@ -309,10 +309,15 @@ class Overlays:
         for origin in origins:
             old = self._ways.pop(origin, None)
             new = self.ways(origin)
-            for broker, link in new.next.items():
-                was = listings.link_to(broker) if entered else None if old is None else old.next.get(broker)
-                if link is not was or link in self._broken:
-                    listings.send_over(link, broker, CHANGED, origin)
+            was = {b: listings.link_to(b) for b in new.next} if entered else {} if old is None else old.next
+            for broker in was.keys() | new.next.keys():
+                before, link = was.get(broker), new.next.get(broker)
+                if link is before and link not in self._broken:
+                    continue
+                # Over the old way, too: it may go on for others, and bring the broker what is newer than what takes the new one.
+                for over in (before, link):
+                    if over is not None and over not in self._broken and over.state == "up":
+                        listings.send_over(over, broker, CHANGED, origin)
             if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
                 streams.changed(origin)
 

@@ -1,7 +1,7 @@
 """What a lab of namespaces can carry here: `python -m bench.netlab [TOPOLOGY]`.
 
-Datagrams on every link, alone, show its delay against what was asked for; then a TCP stream on every link in both directions shows
-the rate that it gets, and how late the network process is meanwhile.
+Datagrams on every link, alone, show its delay against what was asked for; then a TCP stream on every link in both directions
+shows the rate that it gets, and how late the network process is meanwhile.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ def main() -> int:
             found = delays(lab, pairs, 20)
             late = lab.order({"do": "totals"})["late_ms"]
             added = [measured - asked for asked, measured in found]
-            print(f"{len(found)} links, 20 datagrams each: {statistics.median(added):.3f} ms more than asked for (median), ", end="")
-            print(f"{max(added):.3f} ms at most; the network process was late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f} ms")
+            print(f"{len(found)} links: {statistics.median(added):.3f} ms more than asked for (median), ", end="")
+            print(f"{max(added):.3f} ms at most; late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f} ms")
             lab.order({"do": "fresh"})
             rates = stream(lab, pairs + [(b, a) for a, b in pairs], options.seconds)
             totals = lab.order({"do": "totals"})
             late = totals["late_ms"]
-            print(f"{len(rates)} TCP streams: {min(rates):.2f} to {max(rates):.2f} Mbit/s each, {sum(rates):.0f} together; late by ", end="")
-            print(f"p50 {late['p50']:.3f}, p99 {late['p99']:.3f}, max {late['max']:.3f} ms ({totals['moved']:,} packets)")
+            print(f"{len(rates)} TCP streams: {min(rates):.2f} to {max(rates):.2f} Mbit/s, {sum(rates):.0f} together; ", end="")
+            print(f"late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f}, max {late['max']:.3f} ms ({totals['moved']:,} packets)")
     except (ConfigError, LabError) as error:
         print(f"python -m bench.netlab: {error}", file=sys.stderr)
         return 2

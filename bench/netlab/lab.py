@@ -116,6 +116,11 @@ class Lab:
         space = self._spaces.get(host)
         return space.inside() if space is not None else nullcontext()
 
+    def namespace(self, host: str) -> str:
+        """Return the name of a host's namespace for `ip netns exec`; empty where it has none."""
+        space = self._spaces.get(host)
+        return space.name if space is not None else ""
+
     def address(self, host: str, broker: str) -> tuple[str, int]:
         """Return where clients on a host reach a broker."""
         place = self.brokers[broker].place
