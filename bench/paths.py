@@ -236,6 +236,7 @@ class Network:
         self.lab = lab
         self.states: list[State] = []
         self.tree: dict[tuple[str, str], float] = {}
+        self.pair = ("", "")
 
     async def settle(self) -> None:
         """Wait for a tree of all brokers that stays as it is for SETTLED. Raises PathsError."""
@@ -278,15 +279,18 @@ class Network:
     # ------------------------------------------------------------ a hop
 
     async def hold_open(self) -> None:
-        """Have the topics of the latency runs wanted at both ends of the link: by sessions whose clients are away."""
-        for broker_id in next(iter(self.tree)):
+        """Choose two neighbours, and have the topics of the latency runs wanted at both: by sessions whose clients are away."""
+        self.pair = next(iter(self.tree))
+        for broker_id in self.pair:
             client = await Client.open(self.address(broker_id), f"holder-{broker_id}", clean=False)
             await client.subscribe("hop/#")
             client.close()
 
     def hop(self, seconds: float, samples: Samples) -> list[str]:
         """Measure the latency at one broker and over one link, QoS 0 and 1; returns what was wrong."""
-        child, parent = next(iter(self.tree))
+        child, parent = self.pair
+        if not {(child, parent), (parent, child)} & self.tree.keys():
+            return ["the brokers of the latency runs are no neighbours any more"]
         host, port = self.address(child)
         wrong = []
         for qos in (0, 1):
@@ -366,13 +370,13 @@ def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple
         uvloop.run(network.settle())
         if hop:
             uvloop.run(network.hold_open())
-            uvloop.run(network.settle())
         longest: Way | None = None
         for number in range(options.rounds + 1):  # the first one warms up
             kept: Samples = {}
+            uvloop.run(network.settle())
             if hop:
                 wrong += network.hop(options.seconds, kept)
-            uvloop.run(network.settle())
+                uvloop.run(network.settle())
             longest = diameter(network.tree)
             kept["rtt"] = [longest.rtt_ms]
             if options.routing != "flood":  # which has no ways that open or close

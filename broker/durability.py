@@ -99,6 +99,7 @@ class Durability:
         self._number = 0  # of the last message,
         self._session = 0  # and the last session
         self._seen: set[bytes] = set()  # origins of which something came since the last frame
+        self._met = False  # and one that is new
         self._generation = 0
         self._written = 0  # bytes since the last checkpoint began
         self._whole = 0  # bytes of the last one
@@ -191,11 +192,12 @@ class Durability:
     def seal(self) -> None:
         """End this turn: its records become a frame."""
         records = self._records
-        if not records:
+        if not (records or self._met):
             return
+        self._met = False
         if self._seen:
             vector = self.node.relay.vector
-            seen = {key: vector[key] for key in self._seen if key in vector}
+            seen = {key: vector[key] for key in self._seen if key in vector and key != self.node.relay.key}
             records.append(encode_seen(encode_vector(offered(seen))))
             self._seen.clear()
         self._records = []
@@ -346,6 +348,8 @@ class Durability:
         if isinstance(session, KeptSession):
             self.meta(session)
         else:
+            if not self.sessions:
+                self._seen.update(self.node.relay.vector)
             self._session += 1
             self._adopt(session, self._session)
             assert isinstance(session, KeptSession)
@@ -516,9 +520,15 @@ class Durability:
         return LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(self.node.now)).encode()
 
     def saw(self, key: bytes) -> None:
-        """Note that something of another broker came."""
+        """Note that something of another broker came: sessions miss what comes after it, should this broker be away."""
         if self.sessions:
             self._seen.add(key)
+
+    def met(self, key: bytes) -> None:
+        """Note that another broker is known from now on."""
+        if self.sessions:
+            self._seen.add(key)
+            self._met = True
 
 
 def _become(session: Session, kind: type[Session]) -> None:

@@ -47,7 +47,10 @@ AWAY = 5.0
 """s for which messages go on to a broker that the tree has lost, as long as links lead there."""
 
 CALM = 16
-"""brokers, up to which ways are found anew with every change; with more, changes of a while are one."""
+"""brokers, up to which ways are found anew with nearly every change; with more, changes of a while are one."""
+
+LEAST_PAUSE = 0.01
+"""s between two searches for ways, however often somebody changes his mind. A link of ours that closes is no such change."""
 
 PAUSE = 0.02
 """s of that while for twice CALM brokers; it grows with their square, as the work does."""
@@ -115,7 +118,11 @@ class Overlays:
             return
         if away is not None:
             away[1].discard(key)
-        self._graph.post(broker_id, key, None if value is None else int.from_bytes(value, "big"))
+        try:
+            self._graph.post(broker_id, key, None if value is None else int.from_bytes(value, "big"))
+        except ValueError:
+            self._federation.count("overlay_refused")
+            return
         self._touch()
 
     def _state_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
@@ -285,7 +292,7 @@ class Overlays:
         directory = self._federation.listings.directory
         reachable = {listing.id for listing in directory.reachable()} | self._away.keys()
         crowd = len(reachable) / CALM
-        self._at = now if crowd <= 1 else now + PAUSE * crowd * crowd / 4
+        self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
         before, self.active = self.active, self.enabled and bool(reachable) and reachable <= self._others
         if before or self.active:
             self._federation.interest.generation += 1

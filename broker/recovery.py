@@ -267,8 +267,7 @@ class Recovery:
                 found.append((number, session))
         self.made.clear()
         self._log()
-        if not node.federation.interest.selective:
-            self._see()
+        self._see()
         return [(number, session) for number, session in found if node.sessions.get(session.client_id) is session]
 
     def _log(self) -> None:
@@ -308,6 +307,7 @@ class Recovery:
             if key not in relay.vector and split_key(key)[0] != node.config.id:
                 window.counters = node.counters
                 relay.vector[key] = window
+                node.federation.streams.met(key, window)
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000
@@ -320,8 +320,9 @@ class Recovery:
         keys: dict[bytes, bytes] = {}
         now, wall = self.now, self.wall
         newest = 0
-        for body in self.image.retained.values():
-            record = RetainedRecord.decode(body)
+        bodies = self.image.retained
+        for name in list(bodies):
+            record = RetainedRecord.decode(bodies.pop(name))  # what it took is free at once
             key = keys.setdefault(record.key, record.key)
             newest = max(newest, record.time)
             topic = record.topic

@@ -240,6 +240,8 @@ class Relay:
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
             new[key].heard = now - QUIET
+            if self.node.durability is not None:
+                self.node.durability.met(key)
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(

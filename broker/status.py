@@ -60,6 +60,16 @@ def render(state: dict[str, Any]) -> str:
         parent = next((link for link in links if link.get("peer") == state.get("parent")), None)
         by = f", through {_title(parent.get('name'), parent.get('address'))}" if parent else ""
         lines.append(f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}")
+    overlays = state.get("overlays")
+    if isinstance(overlays, dict):
+        if overlays.get("active"):
+            sets = len(overlays.get("sets", ()))
+            lines.append(
+                f"overlays {sets} for {overlays.get('topics')} topics; "
+                f"messages of {overlays.get('relayed_origins')} other brokers pass through here"
+            )
+        else:
+            lines.append("overlays none: some broker routes otherwise, or none is there")
     drain = state.get("drain")
     if isinstance(drain, dict):
         left = ", ".join(f"{drain.get(f'{name}_left')} {name}" for name in ("clients", "sessions", "links"))

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+MAX_LINKS = 1024
+"""links of one broker; as many as there may be others."""
+
 MAX_COST = (1 << 32) - 1
 """Microseconds; what four bytes tell."""
 
@@ -41,7 +44,11 @@ class Graph:
         self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None  # of both ends; None: to be found anew
 
     def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
-        """Take a broker's word for its link to a neighbour: microseconds, or None when there is none."""
+        """Take a broker's word for its link to a neighbour: microseconds, or None when there is none.
+
+        Raises:
+            ValueError: it has more links than a broker may have.
+        """
         said = self._said.setdefault(broker, {})
         if cost is None:
             if said.pop(neighbour, None) is None:
@@ -50,6 +57,8 @@ class Graph:
                 del self._said[broker]
         elif said.get(neighbour) == cost:
             return
+        elif len(said) >= MAX_LINKS and neighbour not in said:
+            raise ValueError("more links than a broker may have")
         else:
             said[neighbour] = min(cost, MAX_COST)
         self._edges = None

@@ -8,14 +8,15 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 from bench.netlab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
 
 PERIOD_US = 20_000
 """of the scheduler; short, so that a small share is no long pause."""
-CYCLE = 0.1
-"""s; of stopping and continuing."""
+STEP = 0.005
+"""s between two looks at what a process has used, where it is stopped and continued."""
 
 
 class CpuLimit:
@@ -35,6 +36,9 @@ class CpuLimit:
             quota = max(1000, int(self._share * PERIOD_US))
             try:
                 group.mkdir()
+                if not (group / "cgroup.procs").exists():  # an ordinary folder, in which cgroups are mounted
+                    delete_cgroup(group)
+                    continue
                 if (group / "cpu.max").exists():
                     (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
                 else:
@@ -66,10 +70,18 @@ class CpuLimit:
         return "SIGSTOP and SIGCONT in turn"
 
     def _turn(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            while not self._over.wait(CYCLE * min(1.0, self._share)):
-                os.kill(self._pid, signal.SIGSTOP)
-                self._over.wait(CYCLE * max(0.0, 1 - self._share))
+        clock = ~self._pid << 3 | 2  # the process's own CPU clock (clock_getcpuclockid(3))
+        allowed_from, used_from, stopped = time.monotonic(), 0.0, False
+        with contextlib.suppress(OSError):
+            used_from = time.clock_gettime(clock)
+            while not self._over.wait(STEP):
+                left = (time.monotonic() - allowed_from) * self._share - (time.clock_gettime(clock) - used_from)
+                if left > STEP * 4:  # what was not used is not saved up
+                    used_from -= left - STEP * 4
+                if stopped is not (left < 0):
+                    stopped = left < 0
+                    os.kill(self._pid, signal.SIGSTOP if stopped else signal.SIGCONT)
+            if stopped:
                 os.kill(self._pid, signal.SIGCONT)
 
     def close(self) -> None:

@@ -59,7 +59,8 @@ def publications(events: Events) -> DataFrame:
     accepted = events.of("accepted").select("no", "publisher", chunk(), "sequence", F.col("t").alias("answered"))
     accepted = accepted.repartition(events.spread, *_HOME).groupBy(*_KEY).agg(F.min("answered").alias("answered"))
     joined = sent.join(accepted.hint("merge"), list(_KEY), "left")
-    return joined.withColumn("wait", F.greatest(F.col("answered") - F.col("sent"), F.lit(0))).drop("answered")
+    wait = F.when(F.col("answered").isNotNull(), F.greatest(F.col("answered") - F.col("sent"), F.lit(0)))  # greatest skips nulls
+    return joined.withColumn("wait", wait).drop("answered")
 
 
 def spans(events: Events) -> dict[int, dict[str, int]]:

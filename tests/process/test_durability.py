@@ -224,8 +224,9 @@ def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path, routing: 
             assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
 
 
-def test_a_session_gets_what_was_published_elsewhere_meanwhile(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster, clients() as make:
+@pytest.mark.parametrize("routing", ["flood", "interest"])
+def test_a_session_gets_what_was_published_elsewhere_meanwhile(tmp_path: Path, routing: str) -> None:
+    with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
         here, there = cluster.add(), cluster.add()
         cluster.agree()
         subscriber, publisher = make(here.port, client_id="away", clean=False, expiry=3600), make(there.port)

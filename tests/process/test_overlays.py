@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.status import render
 from tests.process.brokers import Broker, Client, Cluster, clients, until
 
 MESSAGES = 200
@@ -109,3 +110,10 @@ def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..
         flooding.terminate()
         until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active again")
         cluster.show()
+
+
+def test_status_tells_of_overlays(star: list[Broker]) -> None:
+    """`mqttree status` says whether messages take overlays."""
+    text = render(star[0].view())
+    assert "overlays 0 for 0 topics" in text
+    assert "overlays none" in render(star[0].view() | {"overlays": {"active": False}})

@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     began = time.perf_counter()
     kinds: Counter[str] = Counter()
+    routings: Counter[str] = Counter()
+    violations = 0
     totals: Counter[str] = Counter()
     bad: list[int] = []
     converge: list[float] = []
@@ -49,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     for number, result in enumerate(results(arguments), 1):
         totals.update(events=result.events, messages=result.messages, deliveries=result.deliveries, brokers=result.brokers)
         totals.update(result.counters)
+        routings[result.routing] += 1
+        violations += len(result.violations)
         virtual += result.virtual * result.brokers
         converge.append(result.converge)
         if result.violations:
@@ -75,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"  {kind}: {count} schedules")
     if bad:
         print(f"again with: python -m tests.sim --first {bad[0]} --seeds 1 -v   (bad seeds: {sorted(bad)[:40]})")
+    shares = ", ".join(f"{count} {name}" for name, count in sorted(routings.items()))
+    print(f"{len(converge)} schedules ({shares}): {violations} violations")
     return 1 if bad else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker.listings import CLIENT
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.packets import (
@@ -128,6 +129,8 @@ class SimClient:
         self.no_local = no_local and version == 5
         self.state = "down"
         self.epoch = 0  # connections
+        self.began = 0.0  # s; the last of them
+        self.stamp = 0  # that its broker gave it
         self.session = 0  # sessions: grows when the brokers did not keep ours
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
         self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
@@ -165,6 +168,7 @@ class SimClient:
         if self.life[0] not in (-1, self.host.index):
             self.world.say(f"{self.name} connects to {self.host.name}, was at b{self.life[0]}{' (doubt)' * self.doubt}")
         self.life = self.host.life
+        self.began, self.stamp = self.world.now, 0
         self.epoch += 1
         self._reader = PacketReader()
         properties: Properties | None = None
@@ -198,7 +202,18 @@ class SimClient:
             return True
         if not any(last in group and self.host in group for group in self.world.components()):
             return True
+        if self._misdated(last):
+            return True
         return last.id not in {x.id for x in self.host.running.federation.listings.directory.reachable()}
+
+    def _misdated(self, last: Host) -> bool:
+        """Whether the next broker has not heard of our connection to the last one, and its clock is further behind than that is
+        ago: it takes itself for the older one then (docs/decisions/0016, not promised)."""
+        if self.world.fastest - self.host.ahead <= self.world.now - self.began:
+            return False
+        listing = self.host.running.federation.listings.directory.listings.get(last.id)
+        entry = b"" if listing is None else listing.entries.get(CLIENT + self.name.encode(), b"")
+        return int.from_bytes(entry[1:9], "big") < max(1, self.stamp)
 
     def hop(self, host: Host) -> None:
         """Connect to another broker; the last one does not hear of it from us."""
@@ -298,6 +313,8 @@ class SimClient:
             self.errors.append(f"refused: {packet.code:#x}")
             return
         self.state = "up"
+        if self.host.alive and (session := self.host.running.sessions.get(self.name)) is not None:
+            self.stamp = session.stamp
         if packet.session_present and self.epoch == 1:
             self.errors.append("Session Present without a session")
         if self.doubt or not packet.session_present:

@@ -37,6 +37,8 @@ class Result:
     """Virtual s from the last healing to agreement."""
     counters: dict[str, int] = field(default_factory=dict)
     virtual: float = 0.0
+    routing: str = ""
+    """How its brokers route; "mixed": not all alike."""
 
 
 class Schedule:
@@ -330,8 +332,12 @@ class Schedule:
                 counters[name] = counters.get(name, 0) + value
         return Result(
             self.seed, world.violations, world.digest, world.transcript, world.events, self.count, len(self.ledger.sent),
-            sum(len(c.got) for c in self.clients), self.converge, counters, world.now - world.started,
+            sum(len(c.got) for c in self.clients), self.converge, counters, world.now - world.started, self._kind(),
         )  # fmt: skip
+
+    def _kind(self) -> str:
+        kinds = {self._routing(index) for index in range(self.count)}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 class Deaf:

@@ -428,6 +428,7 @@ ONCE_BAD = {
     90151: "the same, of one whose first neighbour floods and knew of another one behind it that does not",
     400067: "answers over a slow link came later than the next question, and counted for nothing",
     500257: "the same, with nine brokers: questions and answers filled all queues",
+    400255: "a client moved before its new broker, whose clock was behind, had heard of its last connection: not promised",
 }
 
 

@@ -244,6 +244,7 @@ class Host:
         self.paused = False
         self.listening = True
         self.left: set[int] = set()  # boots that said goodbye
+        self.ahead = 0.0  # s; of its clock
         self.ends: dict[str, End] = {}
         self.logs: list[tuple[float, str, str]] = []
         self._pending: list[tuple[Callable[[Node], None], Node]] = []
@@ -276,7 +277,9 @@ class Host:
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
-        self.node = Node(config, world.now, WALL + world.now + world.rng.uniform(-1, 1) * world.skew, rng, log=self._log)
+        self.ahead = world.rng.uniform(-1, 1) * world.skew
+        world.fastest = max(world.fastest, self.ahead)
+        self.node = Node(config, world.now, WALL + world.now + self.ahead, rng, log=self._log)
         for watch in world.on_start:
             watch(self)
         self.do(lambda node: None, self.node)
@@ -396,6 +399,7 @@ class World:
         self.verbose = verbose
         self.rng = random.Random(seed)
         self.skew = 1.0  # s that clocks are wrong by at most
+        self.fastest = -1e9  # s; of the clock that has been most ahead: others go on behind what they have heard of it
         self.now = 100.0
         self.started = self.now
         self.limit = self.now + until

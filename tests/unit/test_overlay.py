@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.overlay import MAX_COST, Graph, Tree
+from routing.overlay import MAX_COST, MAX_LINKS, Graph, Tree
 
 A, B, C, D, E = (bytes([n]) * 8 for n in range(1, 6))
 BROKERS = (A, B, C, D, E)
@@ -138,3 +138,16 @@ def length(found: Graph, places: dict[bytes, Tree], origin: bytes, broker: bytes
         total += edge + (through.get(above, 0) if above != origin else 0)
         broker = above
     return total
+
+
+def test_links_are_bounded() -> None:
+    found = Graph(A)
+    for number in range(MAX_LINKS):
+        found.post(B, number.to_bytes(8, "big"), 1)
+    with pytest.raises(ValueError, match="more links"):
+        found.post(B, A, 1)
+    found.post(B, bytes(8), 2)  # what is there may change, and go
+    found.post(B, bytes(8), None)
+    found.post(B, A, 1)
+    found.forget(B)
+    assert found.edges() == {}
