@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import gc
 import heapq
+import os
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -256,7 +258,10 @@ def run(lab: Lab, cell: Cell, specs: Sequence[ClientSpec], folder: Path, names: 
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    with contextlib.suppress(OSError):  # clients are on machines of their own, as far as the brokers are concerned
+        os.setpriority(os.PRIO_PROCESS, 0, -5)
     gc.freeze()
+    sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
     with Writer(folder, process="generator-0", **names) as trace:
         crowd = Crowd(lab, cell, specs, trace, orders)
         with contextlib.suppress(EOFError, BrokenPipeError):  # nobody wants to know any more
@@ -269,6 +274,7 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     settled = time.monotonic() + crowd.cell.main.settle
     while not wrong and time.monotonic() < settled:
         crowd.step(0.05)
+    crowd.trace.rotate()  # what is loaded at the first time only would hold up messages later
     orders.send({"event": "ready", "failure": wrong})
     while not orders.poll(0):
         crowd.step(0.05)

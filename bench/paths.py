@@ -4,7 +4,8 @@ The brokers are processes on the loopback, and once more in a line, each linked 
 Measured by a wall clock, in rounds:
 
 * hop: median latency at 1,000 messages/s from a broker to a client of its neighbour, less that to a client of its own, in turn;
-* open: from SUBACK at one end of the tree until a message was published at the other end that arrives (one about every ms);
+* open: from SUBSCRIBE, and from SUBACK, at one end of the tree until a message is published at the other end that arrives (one
+  about every ms);
 * close: from UNSUBACK there until the last message that crosses the first link of the way, or the last one (counters, polled).
 """
 
@@ -40,6 +41,8 @@ POLL = 0.01
 """s between two looks at counters."""
 SETTLED = 1.0
 """s for which a tree has to stay as it is."""
+SPREAD = 0.8
+"""s after which all brokers know what is wanted, or is not any more (which they are told half a second late)."""
 STILL = 1.0
 """s without a message over a link: it is closed."""
 OPEN_MS = 50.0
@@ -236,7 +239,6 @@ class Network:
         self.lab = lab
         self.states: list[State] = []
         self.tree: dict[tuple[str, str], float] = {}
-        self.pair = ("", "")
 
     async def settle(self) -> None:
         """Wait for a tree of all brokers that stays as it is for SETTLED. Raises PathsError."""
@@ -278,29 +280,31 @@ class Network:
 
     # ------------------------------------------------------------ a hop
 
-    async def hold_open(self) -> None:
-        """Choose two neighbours, and have the topics of the latency runs wanted at both: by sessions whose clients are away."""
-        self.pair = next(iter(self.tree))
-        for broker_id in self.pair:
-            client = await Client.open(self.address(broker_id), f"holder-{broker_id}", clean=False)
-            await client.subscribe("hop/#")
-            client.close()
+    async def hold(self, broker_id: str, topic_filter: str, wanted: bool) -> None:
+        """Have a filter wanted at a broker, or not any more, by a session whose client is away; others know when this returns."""
+        client = await Client.open(self.address(broker_id), "holder", clean=not wanted)
+        if wanted:
+            await client.subscribe(topic_filter)
+        client.close()
+        await asyncio.sleep(SPREAD)
 
     def hop(self, seconds: float, samples: Samples) -> list[str]:
         """Measure the latency at one broker and over one link, QoS 0 and 1; returns what was wrong."""
-        child, parent = self.pair
-        if not {(child, parent), (parent, child)} & self.tree.keys():
-            return ["the brokers of the latency runs are no neighbours any more"]
+        child, parent = next(iter(self.tree))
         host, port = self.address(child)
         wrong = []
         for qos in (0, 1):
             medians = []
-            for subscriber in (port, self.address(parent)[1]):
+            for subscriber in (child, parent):
                 spec = LoadSpec(
                     host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.3, drain=5.0,
-                    subscriber_port=subscriber, topic="hop",
+                    subscriber_port=self.address(subscriber)[1], topic="hop",
                 )  # fmt: skip
+                if subscriber != child:  # the way is open before anything is published
+                    uvloop.run(self.hold(subscriber, "hop/#", wanted=True))
                 result = run_latency(spec)
+                if subscriber != child:
+                    uvloop.run(self.hold(subscriber, "hop/#", wanted=False))
                 medians.append(result.latency.percentile(50))
                 if not result.complete:
                     wrong.append(f"QoS {qos}: {result.proof()}")
@@ -321,11 +325,14 @@ class Network:
         publishing = asyncio.ensure_future(publisher.publish(topic))
         try:
             await asyncio.sleep(0.1)
+            asked = time.monotonic_ns()
             acknowledged = await subscriber.subscribe(topic)
             await until("a message arrives", lambda: subscriber.arrived)
             published, arrived = subscriber.arrived[0]
+            samples.setdefault("suback", []).append((acknowledged - asked) / 1e6)
+            samples.setdefault("asked", []).append(max(0, published - asked) / 1e6)
             samples.setdefault("open", []).append(max(0, published - acknowledged) / 1e6)
-            samples.setdefault("first", []).append((arrived - acknowledged) / 1e6)
+            samples.setdefault("first", []).append((arrived - asked) / 1e6)
             await asyncio.sleep(0.3)
             first: Polled = []
             last: Polled = []
@@ -368,8 +375,6 @@ def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple
         lab.start()
         network = Network(lab)
         uvloop.run(network.settle())
-        if hop:
-            uvloop.run(network.hold_open())
         longest: Way | None = None
         for number in range(options.rounds + 1):  # the first one warms up
             kept: Samples = {}
@@ -405,8 +410,11 @@ def rows(samples: Samples, hop: bool, hops: int, opens: bool) -> list[Row]:
         wanted = OPEN_MS + (statistics.median(trips) if trips else 0.0)
         links = f"{hops} link" + "s" * (hops > 1)
         found.append((f"round trip between the ends of the tree, {links}", "ms", None, trips))
-        found.append((f"SUBACK to the first message published {links} away that arrives", "ms", wanted, samples.get("open", [])))
-        found.append(("the same until it arrived", "ms", None, samples.get("first", [])))
+        first = f"to the first message published {links} away that arrives"
+        found.append((f"SUBSCRIBE {first}", "ms", wanted, samples.get("asked", [])))
+        found.append((f"SUBACK {first}", "ms", wanted, samples.get("open", [])))
+        found.append(("SUBSCRIBE to its arrival", "ms", None, samples.get("first", [])))
+        found.append(("SUBSCRIBE to SUBACK", "ms", None, samples.get("suback", [])))
         text = "UNSUBACK to the last message that {}"
         found.append((text.format("the publisher's broker sends on"), "ms", CLOSE_MS, samples.get("first link", [])))
         found.append((text.format("comes over the last link"), "ms", CLOSE_MS, samples.get("last link", [])))

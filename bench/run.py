@@ -302,7 +302,8 @@ class Bars(AbstractContextManager["Bars"]):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-        self._bars = Progress(*columns, console=Console(stderr=True))
+        # No thread of its own: runs are forked from this process.
+        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
         self._estimate = Estimate(jobs)
         self._task = self._bars.add_task("runs", total=len(jobs), left=str(self._estimate))
         self._failed = 0
@@ -316,16 +317,16 @@ class Bars(AbstractContextManager["Bars"]):
 
     def begin(self, job: Job) -> None:
         """Show its name."""
-        self._bars.update(self._task, description=job.name)
+        self._bars.update(self._task, description=job.name, refresh=True)
 
     def stage(self, job: Job, what: str) -> None:
         """Show the stage."""
-        self._bars.update(self._task, description=f"{job.name}: {what}")
+        self._bars.update(self._task, description=f"{job.name}: {what}", refresh=True)
 
     def end(self, job: Job, seconds: float) -> None:
         """One more; what went wrong stays to be read."""
         self._estimate.end(job, seconds)
-        self._bars.update(self._task, advance=1, left=str(self._estimate))
+        self._bars.update(self._task, advance=1, left=str(self._estimate), refresh=True)
         if job.record is not None and job.record["status"] == rundir.FAILED:
             self._bars.console.print(f"{job.name}: {'; '.join(job.record['failures'])}", markup=False, highlight=False)
 

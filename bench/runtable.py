@@ -16,7 +16,7 @@ def _flow(name: str) -> Callable[[Record], float | None]:
         values = [flow[name] for flow in flows if flow.get(name) is not None]
         if not values:
             return None
-        if name.startswith("delay"):  # of the flow with the most deliveries: a mean over flows means nothing
+        if name.startswith(("delay", "lag")):  # of the flow with the most deliveries: a mean over flows means nothing
             return float(max(flows, key=lambda flow: flow["delivered"])[name] or 0.0)
         return float(sum(values))
 
@@ -58,6 +58,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "connections": ("connections", _summary("connections"), ",.0f"),
     "connections_per_s": ("connections/s", _summary("connections_per_s"), ",.0f"),
     "bytes_per_connection": ("B/connection", _summary("bytes_per_connection"), ",.0f"),
+    "lag_p99_ms": ("generator late p99 ms", _flow("lag_p99_ms"), ".2f"),
     "small_per_s": ("small/s", _of_flow("small", "delivered_per_s"), ",.1f"),
     "large_per_s": ("large/s", _of_flow("large", "delivered_per_s"), ",.2f"),
     "network_late_ms": ("network late p99 ms", _summary("network", "late_ms", "p99"), ".3f"),

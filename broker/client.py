@@ -344,7 +344,8 @@ class Client:
         """Go on after the topic plugins' answer."""
         if not (self.conn.closed or self.conn.closing):
             try:
-                grant(self, effect.packet, allowed)
+                if not grant(self, effect.packet, allowed):
+                    return
             except WireError as error:
                 self.fail(error)
         self.conn.resume(now)

@@ -60,6 +60,7 @@ class Counters:
     expired: int = 0
     publish_refused: int = 0
     subscriptions_refused: int = 0
+    subscriptions_unconfirmed: int = 0  # granted although some broker had not said that it knows of them
     retained_refused: int = 0
     retained_restored: int = 0  # taken because a neighbour's stored messages were compared with ours
     retained_sent: int = 0  # sent to neighbours for that reason

@@ -1,7 +1,8 @@
 """A broker that is to be stopped without anybody missing anything (`mqttree drain`; docs/decisions/0017).
 
     CLIENTS   new clients are sent elsewhere, those that are here told to go, at a set rate
-    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients come; what stays ends
+    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients come; what stays ends,
+              or waits in the journal
     TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes on
     LINKS     the neighbours say what has been there, until nothing is left that they lack
     DONE      the driver stops the broker as at any stop
@@ -15,7 +16,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
@@ -123,7 +123,7 @@ class Drain:
         return {
             "state": self.state,
             "clients_left": node.connected,
-            "sessions_left": len(node.sessions) if self.state in ("clients", "sessions") else 0,
+            "sessions_left": self._leaving() if self.state in ("clients", "sessions") else 0,
             "links_left": len(self._unconfirmed()),
             "seconds_left": round(max(0.0, self.until - node.now), 1),
         }
@@ -185,17 +185,21 @@ class Drain:
         if not node.connected:
             self._enter("sessions", now)
 
+    def _leaving(self) -> int:
+        return sum(not session.number for session in self._node.sessions.values())
+
     def _wait_for_sessions(self, now: float) -> None:
         """Let the brokers where clients come fetch their sessions (`broker.moving`); end what nobody has fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
         if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
             return
-        for session in list(islice(node.sessions.values(), SLICE)):
+        rest = [session for session in node.sessions.values() if not session.number]  # a journal keeps the others
+        for session in rest[:SLICE]:
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
             node.end_session(session)  # its will is due, and what others of its groups can take goes on
-        if not node.sessions:
+        if len(rest) <= SLICE:
             self._enter("tree", now)
             self._federation.tree.retire(now)
             self._federation.overlays.retire()
@@ -256,10 +260,12 @@ class Drain:
         left = []
         if why:
             lacking = "neighbours that may lack messages"
-            counts = {"clients": node.connected, "sessions": len(node.sessions), lacking: len(self._unconfirmed())}
+            counts = {"clients": node.connected, "sessions": self._leaving(), lacking: len(self._unconfirmed())}
             left = [f"{number} {name}" for name, number in counts.items() if number]
         self._enter("done", now)
         lost = f", of which {self._ended} sessions with {self._lost} messages ended here" if self._ended else ""
+        if on_disk := sum(session.number > 0 for session in node.sessions.values()):
+            lost += f"; {on_disk} sessions are in the journal"
         text = f"drained in {now - self._began:.1f} s: {self._turned} clients sent away{lost}"
         if why:
             text = f"{text}; {why}, left are {', '.join(left) or 'none'}"

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.client import Client
 from broker.connection import Connection
 from broker.digests import Mark
 from broker.effects import Append, Begin, Discard
@@ -50,7 +51,7 @@ from broker.journal import (
 )
 from broker.keptsession import KeptSession
 from broker.message import Message
-from broker.origin import encode_vector
+from broker.origin import Vector, Window, encode_vector, origin_key
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.sessionstate import offered
@@ -149,7 +150,7 @@ class Durability:
 
     def hold(self, conn: Connection, outbox: list[bytes]) -> None:
         """Take the outbox of a connection whose gate is not 0."""
-        if conn.gate <= self.safe:
+        if conn.gate <= self.safe or (self.state != OK and conn in self.node.links_by_connection):
             conn.gate = 0
             conn.flush(outbox)
             return
@@ -197,8 +198,8 @@ class Durability:
         self._met = False
         if self._seen:
             vector = self.node.relay.vector
-            seen = {key: vector[key] for key in self._seen if key in vector and key != self.node.relay.key}
-            records.append(encode_seen(encode_vector(offered(seen))))
+            seen = offered({key: vector[key] for key in self._seen if key in vector and key != self.node.relay.key})
+            records.append(encode_seen(encode_vector(seen | self._since())))
             self._seen.clear()
         self._records = []
         self.mark += 1
@@ -267,6 +268,20 @@ class Durability:
         self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
         if not self.sync:
             self._release(self.mark)
+        else:
+            self._release_links()
+
+    def _release_links(self) -> None:
+        """Let links go: a disk that is full must not cut this broker off from the others."""
+        links = self.node.links_by_connection
+        held, self._held = self._held, deque()
+        for at, conn, chunks in held:
+            if conn in links:
+                conn.gate = 0
+                self._held_bytes.pop(conn, None)
+                conn.flush(chunks)
+            else:
+                self._held.append((at, conn, chunks))
 
     def _retry(self, now: float) -> None:
         self._retrying = False
@@ -321,11 +336,10 @@ class Durability:
                 if marks:
                     yield len(marks)
         relay = self.node.relay
+        seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
+        self.record(encode_seen(encode_vector(seen | self._since())))
         for entry in relay.log.of(self.node.config.id):
             self.record(self._logged(entry))
-            yield 1
-        if relay.vector:
-            self.record(encode_seen(encode_vector(offered({k: w for k, w in relay.vector.items() if k != relay.key}))))
             yield 1
 
     # ---------------------------------------------------------------- sessions
@@ -349,6 +363,7 @@ class Durability:
             self.meta(session)
         else:
             if not self.sessions:
+                self.node.relay.since = self.node.config.boot
                 self._seen.update(self.node.relay.vector)
             self._session += 1
             self._adopt(session, self._session)
@@ -511,9 +526,15 @@ class Durability:
         )
 
     def logged(self, entry: Entry) -> None:
-        """Record messages published here that other brokers may lack."""
+        """Record messages published here that other brokers may lack. They get those of a publisher that goes on with its
+        session at QoS 2 no earlier than we know that we have them: they would take what it repeats for another message."""
         self.record(self._logged(entry))
         self.promise()
+        conn = self.node.current
+        goes_on = conn is not None and isinstance(conn.owner, Client) and conn.owner.session.number
+        if goes_on and entry.qos == 2 and self.state == OK:
+            for link in self.node.federation.links.values():
+                link.conn.gate = self.mark + 1
 
     def _logged(self, entry: Entry) -> bytes:
         at = self._wall() - round((self.node.now - entry.at) * 1000)
@@ -523,6 +544,10 @@ class Durability:
         """Note that something of another broker came: sessions miss what comes after it, should this broker be away."""
         if self.sessions:
             self._seen.add(key)
+
+    def _since(self) -> Vector:
+        """Say since when sessions here miss what is published elsewhere."""
+        return {origin_key(self.node.config.id, self.node.relay.since): Window(0, 0.0)}
 
     def met(self, key: bytes) -> None:
         """Note that another broker is known from now on."""

@@ -22,6 +22,7 @@ from broker.link import Link
 from broker.listings import STATE, Listings
 from broker.moving import Moving
 from broker.overlays import Overlays
+from broker.propagation import Propagation
 from broker.rate import Rate
 from broker.records import BPDU, MEMBERS, Handler
 from broker.relay import Relay
@@ -67,6 +68,7 @@ class Federation:
         self.listings = Listings(self)
         self.listings.on_way.append(self._reachable)
         self.overlays = Overlays(node, self)
+        self.propagation = Propagation(node, self)
         self.backpressure = Backpressure(node, self)
         self.interest = Interest(node, self)
         self.sharing = Sharing(node, self)
@@ -79,6 +81,7 @@ class Federation:
         self.admission = Admission(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
         self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
+        self.records |= self.propagation.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -191,6 +194,8 @@ class Federation:
         if self._change is not None:
             due = min(due, self._change_at)
         if (at := self.listings.next_deadline()) is not None and at < due:
+            due = at
+        if (at := self.overlays.next_deadline()) is not None and at < due:
             due = at
         if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
             due = min(due, self._gossip_at)

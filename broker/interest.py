@@ -94,6 +94,7 @@ class Interest:
         listings = self._federation.listings
         for topic_filter in announced:
             listings.post(INTEREST + topic_filter.encode())
+            self._federation.propagation.posted()
         for topic_filter in withdrawn:
             listings.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
@@ -183,17 +184,19 @@ class Interest:
         overlays = self._federation.overlays
         return overlays.ways(split_key(key)[0]).children if overlays.active else self._node.forwarding
 
-    def brokers_wanting(self, topic: bytes) -> set[bytes]:
-        """Return the ids of the other brokers with a filter that matches."""
-        return set(self._filters.match(topic.decode()))
+    def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
+        """Return the ids of the other brokers with a filter that matches, in an order that does not change by chance."""
+        return dict.fromkeys(self._filters.match(topic.decode()))
 
     def wanted_behind(self, link: Link) -> Callable[[bytes], bool]:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic."""
         via = self._federation.listings.directory.via
         peer = link.peer
-        if peer is not None and self._federation.overlays.active:
+        if not link.selective or peer is None:
+            return lambda topic: True
+        if self._federation.overlays.active:
             return self.wanted_by(peer.id)  # what others behind it want takes other ways, and they ask the origin for it
-        if not link.selective or peer is None or not self._federation.listings.knows(link):
+        if not self._federation.listings.knows(link):
             return lambda topic: True
         return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))
 

@@ -159,6 +159,9 @@ class Link:
             self._control.append(data)
             if len(self._control) > 256:  # a peer that takes nothing any more is about to time out
                 del self._control[0]
+        elif self.conn.gate:  # messages wait for the journal: like those in a backlog, they are overtaken
+            self.conn.traffic.sent += len(data)
+            self.conn.transport.write(data)
         else:
             self.conn.send(data)
 

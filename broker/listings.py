@@ -42,7 +42,7 @@ SHORT = 1024
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
 
-PACE = 0.01
+PACE = 0.005
 """s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
 
 CHECK = 5.0
@@ -119,6 +119,11 @@ class Listings:
 
     # ---------------------------------------------------------------- links
 
+    @property
+    def unsaid(self) -> bool:
+        """Whether something was posted that the neighbours have not been told."""
+        return self._posted
+
     def forwarding_changed(self, link: Link, forwarding: bool) -> None:
         """Take the tree's word that a link forwards, or that it does not, or that it is gone."""
         peer = link.peer
@@ -130,6 +135,7 @@ class Listings:
         elif self._links.get(peer.id) is link:
             del self._links[peer.id]
             self.directory.neighbour_down(peer.id)
+            self._federation.propagation.link_down(link, self._federation.node.now)
         self._changed = True
 
     def ready(self, link: Link) -> None:
@@ -195,6 +201,8 @@ class Listings:
             if link is not None and link.state == "up":
                 link.add_record(DIRECTORY, message)
                 busy = True
+        if not self._posted:
+            self._federation.propagation.told(now)
         return busy
 
     def _tell(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:

@@ -160,7 +160,7 @@ class Window:
     that is not missed either, and what nobody here or behind here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "gaps", "heard", "history", "stream", "top")
+    __slots__ = ("begin", "counters", "gaps", "heard", "history", "owed", "stream", "top")
 
     def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
         """`counters`: where holes that are given up are counted; None for a neighbour's word."""
@@ -168,6 +168,7 @@ class Window:
         self.begin = 0
         self.gaps: Ranges = []
         self.history: Ranges = []
+        self.owed: Ranges = []  # up to `begin`, but for sessions that are older than we are: they had all the rest
         self.stream: Stream | None = None  # where somebody routes by interest: what those here have had
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
@@ -232,6 +233,10 @@ class Window:
             self.gaps = merge(self.gaps + found)
             self.limit()
         return found
+
+    def for_those_here(self, sequence: int) -> bool:
+        """Whether a number that has just come is for those here, with flooding."""
+        return sequence > self.begin or (bool(self.owed) and any(low <= sequence <= high for low, high in self.owed))
 
     def missing(self, sequence: int) -> bool:
         """Whether this number has not been here."""

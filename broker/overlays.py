@@ -12,6 +12,7 @@ messages, too. While some broker of the federation routes otherwise, messages ke
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,7 @@ class Overlays:
                 self._others.add(broker_id)
             else:
                 self._others.discard(broker_id)
+                self._at = 0.0
             self._touch()
         elif key == RELAY[1:]:
             self._graph.relay(broker_id, int.from_bytes(value, "big") if value is not None and len(value) == 4 else None)
@@ -281,24 +283,29 @@ class Overlays:
         """Return the link that an origin's messages for a broker take."""
         return self.ways(origin).next.get(broker)
 
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s), None when nothing has changed."""
+        return self._at if self._stale else None
+
     def settle(self, now: float) -> bool:
         """Find ways anew if anything has changed, and tell those whose messages come another way; False when nothing was done."""
         if not self._stale:
             return False
         if now < self._at:
-            self._federation.hurry(self._at)
             return False
         self._stale = False
         directory = self._federation.listings.directory
-        reachable = {listing.id for listing in directory.reachable()} | self._away.keys()
+        reachable = dict.fromkeys((*(listing.id for listing in directory.reachable()), *self._away))
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
-        before, self.active = self.active, self.enabled and bool(reachable) and reachable <= self._others
-        if before or self.active:
+        before, after = self.active, self.enabled and bool(reachable) and reachable.keys() <= self._others
+        if before or after:
             self._federation.interest.generation += 1
-        if before and not self.active:
+        if before and not after:
             self._leave(reachable)
-        elif self.active:
+        elif after:
+            if not before:
+                self._enter(reachable)
             self._renew(not before)
         self._broken.clear()
         return True
@@ -310,14 +317,14 @@ class Overlays:
         streams = self._federation.streams
         if entered:
             self._ways.clear()
-            origins = {own} | {split_key(key)[0] for key in self._federation.relay.vector}
+            origins = dict.fromkeys((own, *(split_key(key)[0] for key in self._federation.relay.vector)))
         else:
-            origins = set(self._ways)
+            origins = dict.fromkeys(self._ways)
         for origin in origins:
             old = self._ways.pop(origin, None)
             new = self.ways(origin)
             was = {b: listings.link_to(b) for b in new.next} if entered else {} if old is None else old.next
-            for broker in was.keys() | new.next.keys():
+            for broker in {**was, **new.next}:
                 before, link = was.get(broker), new.next.get(broker)
                 if link is before and link not in self._broken:
                     continue
@@ -328,8 +335,22 @@ class Overlays:
             if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
                 streams.changed(origin)
 
-    def _leave(self, reachable: set[bytes]) -> None:
-        """Go back to the tree: somebody routes otherwise."""
+    def _enter(self, reachable: Iterable[bytes]) -> None:
+        """Leave the tree: what goes on over it may leave out from now on what was for others there. They are told ahead of it,
+        on the tree's ways."""
+        for broker in reachable:
+            self._federation.streams.tell_break(broker)
+        self.active = True
+
+    def _leave(self, reachable: Iterable[bytes]) -> None:
+        """Go back to the tree: somebody routes otherwise. Who gets anything from here is told ahead of it: over the ways of up to
+        now, on which others may go on, and over those of the tree."""
+        listings = self._federation.listings
+        for origin, ways in self._ways.items():
+            for broker, link in ways.next.items():
+                if link not in self._broken and link.state == "up":
+                    listings.send_over(link, broker, CHANGED, origin)
+        self.active = False
         self._ways.clear()
         for broker in list(self._away):
             self._node.cancel(self._away[broker][0])

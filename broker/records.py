@@ -18,6 +18,7 @@ Handler = Callable[["Link", bytes, float], None]
 """Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot be read."""
 
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+TOLD, HEARD = 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 """Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
 
@@ -25,7 +26,7 @@ COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))
 """Records that make us go through tables,"""
 REPLAYING = frozenset((SEEN, WANT))
 """and these through the log."""
-PACED = frozenset((DIRECTORY, ROUTED))
+PACED = frozenset((DIRECTORY, ROUTED, TOLD, HEARD))
 """Records that honest neighbours send often, on behalf of all behind them, and whose number each broker paces at its source."""
 
 

@@ -35,9 +35,10 @@ from broker.journal import (
 )
 from broker.log import Entry, read_link_packets
 from broker.message import Message
-from broker.origin import LAST, Window, decode_vector, split_key
+from broker.origin import LAST, Window, decode_vector, split_key, subtract
 from broker.session import NEVER, RELEASED, Session
 from broker.sessionstate import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
+from broker.streams import EARLIER
 from broker.wire.constants import WILL
 from broker.wire.errors import WireError
 from broker.wire.packets import Will
@@ -291,6 +292,9 @@ class Recovery:
             window = relay.vector.setdefault(record.key, Window(0, self.now))
             window.begin = LAST  # sessions here have had it
             window.top = max(window.top, record.sequence + record.messages - 1)
+            relay.ours.add(record.key)
+        if earlier := b"".join(split_key(key)[1].to_bytes(4, "big") for key in relay.ours if key != relay.key):
+            node.federation.listings.post(EARLIER, earlier)
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
@@ -304,10 +308,18 @@ class Recovery:
             self.image.skipped += 1
             return
         for key, window in seen.items():
-            if key not in relay.vector and split_key(key)[0] != node.config.id:
+            broker_id, boot = split_key(key)
+            if broker_id == node.config.id:
+                relay.since = min(relay.since, boot)
+            elif key not in relay.vector:
                 window.counters = node.counters
                 relay.vector[key] = window
-                node.federation.streams.met(key, window)
+                if node.federation.streams.active:
+                    node.federation.streams.met(key, window)
+                else:
+                    window.owed, window.begin = list(window.gaps), window.top
+                if window.top:  # what has been here is in no log any more: others that lack it have to have it fetched
+                    window.history = subtract([(1, window.top)], window.gaps)
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000

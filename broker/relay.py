@@ -64,7 +64,9 @@ class Relay:
         self.federation = federation
         self.key = origin_key(federation.own.id, federation.own.boot)
         self.own = Window(0, now)
+        self.since = federation.own.boot  # what began later we miss from its first message on; sessions may be older than we are
         self.vector: Vector = {self.key: self.own}
+        self.ours = {self.key}  # and earlier starts of this broker, of which the journal has brought back messages
         self.log = MessageLog(node.counters)
         self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
         self.own_runs = 0
@@ -203,7 +205,7 @@ class Relay:
             others = (k for k in self.vector if k != self.key)
             for oldest in nsmallest(limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
-        if boot > self.federation.own.boot and broker_id != self.federation.own.id:
+        if boot > self.since and broker_id != self.federation.own.id:
             # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
             window = self.vector[key] = Window(0, now, self.node.counters)
             self.federation.streams.met(key, window)
@@ -259,7 +261,7 @@ class Relay:
             if not had:
                 self.log.append(Entry(key, sequence, data, message, now))
             if stream is None:
-                here = sequence > window.begin
+                here = window.for_those_here(sequence)
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
@@ -285,7 +287,7 @@ class Relay:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or ((stream := self.vector[key].stream) and stream.kept):
+        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or self._mixed(key):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
@@ -305,6 +307,11 @@ class Relay:
             old = window.begin + 1 - sequence if window.stream is None else count - window.stream.take(link, sequence, count)
             if batch.topic[:1] != b"$" and old < count:
                 self._deliver_batch(batch.part(old, count) if old > 0 else batch)
+
+    def _mixed(self, key: bytes) -> bool:
+        """Whether of numbers in a row some may be for those here and some not."""
+        window = self.vector[key]
+        return bool(window.owed) if window.stream is None else bool(window.stream.kept)
 
     def keep(self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
         """Put a message into the log that came to this broker alone."""

@@ -125,6 +125,7 @@ class Repair:
             return
         self.federation.listings.ready(link)
         self.federation.listings.settle(now)
+        self.federation.overlays.settle(now)  # who is there now may route otherwise
         link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
         for _, waiting in self._fetches.values():
             waiting.append(lambda at: self._fetched(link, at))

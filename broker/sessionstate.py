@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from broker import limits
 from broker.fanout import Fanout, SharedGroup
 from broker.message import Message, size_of
-from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, roughly, subtract
+from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, merge, roughly, subtract
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -76,6 +76,8 @@ def offered(vector: Vector) -> Vector:
             continue
         seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [(max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin]
+        if window.owed:
+            seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
     return found
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.choice import ID, Choice
-from broker.listings import BEHIND, KNOWN, LIVE, ROUTING
+from broker.listings import BEHIND, KNOWN, LIVE, ROUTING, STATE
 from broker.log import read_link_packets
 from broker.message import Message
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, split_key, subtract
@@ -70,6 +70,9 @@ SMALL = 8 * 1024
 (the queue of a slow link, so that it leaves the live stream) must not stop them."""
 
 STEP = 12 + 6
+
+EARLIER = STATE + b"earlier"
+"""Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
 
 Found = tuple[Message, Choice | None, "Entry | None"]
 """A message, who of shared subscriptions gets it, and the log's entry of it, None when it is not in the log."""
@@ -343,7 +346,10 @@ class Streams:
 
     def _reachable(self, stream: Stream) -> bool:
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
-        return listing is not None and listing.via is not None and origin_key(listing.id, listing.boot) == stream.key
+        if listing is None or listing.via is None:
+            return False
+        boot = split_key(stream.key)[1]
+        return listing.boot == boot or boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
 
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):
@@ -386,9 +392,10 @@ class Streams:
         state, number, boot = body[:12], body[12:16], body[16:20]
         if len(body) < 20 or (len(body) - 20) % 12:
             raise MalformedPacket("question for messages is truncated")
-        if boot != self.federation.own.boot.to_bytes(4, "big"):
+        key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
+        if key not in relay.ours or key not in relay.vector:
             return
-        top = relay.own.top
+        top = relay.vector[key].top
         lacks: Ranges = []
         below = 0
         for at in range(20, len(body), 12):
@@ -402,7 +409,7 @@ class Streams:
         parts: list[bytes] = []
         size = 0
         more = False
-        for entry in relay.log.those({relay.key: lacks}, now - limits.LOG_AGE) if lacks else ():
+        for entry in relay.log.those({key: lacks}, now - limits.LOG_AGE) if lacks else ():
             choice = entry.choice
             named = choice is not None and any(who[:ID] == sender for who, _ in choice.entries)
             if (entry.expires_at is not None and now >= entry.expires_at) or not (entry.retain or named or wanted(entry.topic)):
@@ -428,9 +435,7 @@ class Streams:
         number, index, flags = int.from_bytes(body[12:16], "big"), int.from_bytes(body[16:20], "big"), body[20]
         top = int.from_bytes(body[21:27], "big")
         link = self.federation.listings.arriving
-        listing = self.federation.listings.directory.listings.get(sender)
-        window = None if listing is None else self.federation.relay.vector.get(origin_key(sender, listing.boot))
-        stream = None if window is None else window.stream
+        stream = next((s for s in self._all() if s.broker_id == sender and number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.source is not None or index != len(question.parts):
             return
@@ -465,6 +470,8 @@ class Streams:
         """Deliver up to a number, in order: what was held, and what an answer brought. Returns the numbers that are here."""
         relay = self.federation.relay
         repeats = self.federation.repeats
+        if self.node.durability is not None:
+            self.node.durability.saw(stream.key)
         if top > stream.done:
             for entry in relay.log.those({stream.key: [(stream.done + 1, top)]}, stream.broke - 0.001):
                 for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
@@ -543,3 +550,8 @@ class Streams:
                     window.skip(window.top + 1, done)
                     window.top = done
                 stream.done = done
+
+
+def earlier_boots(value: bytes) -> list[bytes]:
+    """Return the boot numbers of EARLIER."""
+    return [value[at : at + 4] for at in range(0, len(value), 4)]

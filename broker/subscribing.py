@@ -11,10 +11,10 @@ from broker.message import Message
 from broker.session import Subscription
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
-from broker.wire.errors import ProtocolViolation
+from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker.wire.properties import Property
-from routing.topics import split_shared, valid_topic_filter
+from routing.topics import SHARE_PREFIX, split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
     from broker.client import Client
@@ -36,8 +36,36 @@ def subscribe(client: Client, packet: Subscribe) -> None:
         grant(client, packet, [True] * len(packet.filters))
 
 
-def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> None:
-    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let the client."""
+def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
+    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let the client, as soon as all
+    brokers know what it wants. False: it waits for that, and goes on by itself."""
+    propagation = client.node.federation.propagation
+    filters = [
+        request.filter
+        for request, permitted in zip(packet.filters, allowed, strict=True)
+        if permitted and not request.filter.startswith(SHARE_PREFIX) and acceptable(request.filter)
+    ]
+
+    def go_on(now: float) -> None:
+        client.node.now = now
+        client.node.current = client.conn
+        if not (client.conn.closed or client.conn.closing):
+            try:
+                _grant(client, packet, allowed)
+            except WireError as error:
+                client.fail(error)
+        propagation.settle_for(filters)
+        client.conn.resume(now)
+
+    if propagation.expect(filters, go_on):
+        client.conn.waiting = True
+        return False
+    _grant(client, packet, allowed)
+    propagation.settle_for(filters)
+    return True
+
+
+def _grant(client: Client, packet: Subscribe, allowed: list[bool]) -> None:
     node = client.node
     identifiers = (packet.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER)
     identifier = identifiers[0] if identifiers else 0

@@ -21,6 +21,7 @@ from bench.netlab.brokers import BrokerProcess, Kind, Place, end_all, wait_liste
 from bench.netlab.cpulimit import CpuLimit
 from bench.netlab.namespaces import Namespace, unsupported
 from bench.netlab.owner import PREFIX, Reaper, owner, remove
+from bench.netlab.scribe import Scribe
 from bench.netlab.topology import Topology, Wire, wire_from
 
 READY_SECONDS = 30.0
@@ -177,12 +178,12 @@ class Lab:
 
     def _serve(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._orders, theirs = _fork.Pipe()
-        kept = self._orders
+        kept, make = self._orders, self._recorder
 
         def child() -> None:
             self._reaper.let_go()
             kept.close()
-            target(*arguments, theirs, self._recorder, self.seed)
+            target(*arguments, theirs, None if make is None else lambda: Scribe(make), self.seed)
 
         sys.stdout.flush()
         self._network = _fork.Process(target=child, name="network")

@@ -10,7 +10,6 @@ import os
 import random
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -252,8 +251,6 @@ def settle() -> None:
     gc.disable()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    # The trace's encoding thread gets our priority too: waiting for a slower one that has the interpreter's lock cost 40 ms.
-    sys.setswitchinterval(0.0002)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:

@@ -7,6 +7,7 @@ that closes it ends the brokers and removes what was made. Should the reaper be 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -67,9 +68,15 @@ def delete_namespace(name: str) -> None:
 
 
 def delete_cgroup(path: Path) -> None:
-    """Remove a cgroup if it is there and empty."""
-    with contextlib.suppress(OSError):
-        path.rmdir()
+    """Remove a cgroup if it is there and empty; a process that was killed stays in it until its parent has waited for it."""
+    end = time.monotonic() + 2
+    while path.is_dir():
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > end:
+                return
+            time.sleep(0.01)
 
 
 def _marked(of: str | None) -> list[tuple[int, int | None]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from bench.spark.session import SparkMissingError, session
+from bench.spark import source
+from bench.spark.session import FEW_ROWS, SparkMissingError, java, session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tables(arguments: argparse.Namespace) -> int:
-    spark = session(arguments.master, arguments.memory)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java()
+    spark = session(arguments.master, arguments.memory, quick=_few(arguments.folders))
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -55,6 +59,13 @@ def _tables(arguments: argparse.Namespace) -> int:
     print(overview(tables.runs, tables.cases))
     print(f"{out}: {', '.join(written)}")
     return 0
+
+
+def _few(folders: Sequence[str]) -> bool:
+    """Whether there is little to read, as far as that can be seen without Spark."""
+    if any("://" in folder for folder in folders):
+        return False
+    return sum(sum(run.rows.values()) for run in source.read(folders)) <= FEW_ROWS
 
 
 def _first(error: Exception) -> str:

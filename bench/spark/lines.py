@@ -13,7 +13,7 @@ from bench.spark import repairs
 from bench.spark.events import Events
 from bench.spark.messages import Messages
 from bench.spark.repairs import Fault
-from bench.spark.statistics import jain, stretch
+from bench.spark.means import jain, stretch
 from bench.spark.summary import Line, brokers, physical
 
 if TYPE_CHECKING:
@@ -151,14 +151,18 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
 
 
 def _traffic(whole: dict[int, Line], traffic: DataFrame) -> None:
-    sums = traffic.groupBy("no", "class", "how").agg(F.sum("bytes_measured").alias("bytes")).collect()
+    sums = traffic.groupBy("no", "class", "how").agg(F.sum("bytes_measured").alias("bytes"), F.sum("bytes").alias("all")).collect()
     known: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
+    run: dict[tuple[int, str], int] = {}
     for row in sums:
         known[row["no"]][row["how"], row["class"]] = row["bytes"]
+        if row["class"] == "control":
+            run[row["no"], row["how"]] = row["all"]
     for number, line in whole.items():
         mine = known.get(number, {})
         how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
         single = len(brokers(line.run)) == 1
+        line.put("control_bytes_run", run.get((number, how), 0) if how else None, "one broker, no links" if single else "no link was counted")
         for kind in ("control", "data"):
             found = mine.get((how, kind), 0) if how else None
             why = "one broker, no links" if single else "no link was counted"

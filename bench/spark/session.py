@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
+FEW_ROWS = 3_000_000
+"""Rows up to which a session had better be quick."""
 ROWS_PER_PARTITION = 1_000_000
 """Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the disk."""
 
@@ -38,11 +41,12 @@ def java() -> str:
     return found
 
 
-def session(master: str | None = None, memory: str = "2g", name: str = "mqttree traces") -> SparkSession:
+def session(master: str | None = None, memory: str = "2g", name: str = "mqttree traces", quick: bool = False) -> SparkSession:
     """Return the Spark session of this process.
 
     master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the work; when
-    spark-submit has started this process its own --driver-memory counts. Raises SparkMissingError.
+    spark-submit has started this process its own --driver-memory counts. quick: for little input, where half of the time would be Java's
+    second compiler at work on code that is run once. Raises SparkMissingError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -62,10 +66,14 @@ def session(master: str | None = None, memory: str = "2g", name: str = "mqttree 
     )
     if not submitted:
         builder = builder.config("spark.driver.memory", memory).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.log.level", "ERROR")
+        options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+        builder = builder.config("spark.driver.extraJavaOptions", options + (" -XX:TieredStopAtLevel=1" if quick else ""))
+        if quick:
+            builder = builder.config("spark.sql.codegen.wholeStage", "false")
     if master is not None or not submitted:
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("ERROR")

@@ -65,8 +65,8 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
             run.remarks.append("no run.json: parameters and measured time are not known")
         elif not run.files:
             run.remarks.append("no trace")
-        for failure in run.about.get("failures") or []:
-            run.remarks.append(str(failure))
+        for word in ("failures", "findings"):
+            run.remarks += [str(text) for text in run.about.get(word) or []]
     return sorted(runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run))
 
 

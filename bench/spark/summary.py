@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.spark.source import Run
-from bench.spark.statistics import mean
+from bench.spark.means import mean
 
 MEASURES = (
     "published_per_s", "accepted_per_s", "delivered_per_s", "delivered_bytes_per_s",
     "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms", "delay_max_ms", "accept_mean_ms",
     "lost", "lost_accepted", "unknown", "duplicates", "disordered",
-    "control_bytes", "data_bytes", "control_bytes_per_s", "data_bytes_per_s",
+    "control_bytes", "data_bytes", "control_bytes_per_s", "data_bytes_per_s", "control_bytes_run",
     "broker_cpu", "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
 )  # fmt: skip
 """What is averaged over repetitions, in the order of the columns."""
@@ -78,11 +78,12 @@ def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
     A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and `why` says so, as well as runs that have
     no such figure.
     """
-    groups: dict[tuple[str, str, str], list[Line]] = {}
+    groups: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
-        groups.setdefault((line.run.scenario, case(line.run), line.flow), []).append(line)
+        same = str(line.run.about.get("fingerprint", ""))  # runs of other parameters are no repetitions
+        groups.setdefault((line.run.scenario, case(line.run), line.flow, same), []).append(line)
     result = []
-    for (scenario, name, flow), members in groups.items():
+    for (scenario, name, flow, _), members in groups.items():
         for measure in MEASURES:
             if flow and measure not in OF_A_FLOW:
                 continue

@@ -21,11 +21,10 @@ class Batch:
     flat: at, publisher, sequence, shape of the first event, then those of the second, ...
     """
 
-    __slots__ = ("columns", "flat", "kind", "shapes")
+    __slots__ = ("flat", "kind", "shapes")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.columns = tuple(name for name in KINDS[kind] if name not in _NUMBERS)
         self.flat: list[int] = []
         self.shapes: dict[tuple[Any, ...], int] = {}
 
@@ -47,19 +46,25 @@ class Batch:
         self.flat.extend(chain.from_iterable(numbers))
         return len(self.flat)
 
-    def take(self) -> dict[str, pa.Array]:
-        """Return the columns of what waits, and forget it."""
-        numbers = array("q", self.flat)
-        shapes = _integers(numbers[3::4])
-        found = {"at": _integers(numbers[0::4])}
-        if "publisher" in KINDS[self.kind]:
-            found["publisher"] = _integers(numbers[1::4]).cast(pa.int32())
-            found["sequence"] = _integers(numbers[2::4])
-        for name, values in zip(self.columns, zip(*self.shapes, strict=True), strict=True):
-            found[name] = column(name, values, shapes)
-        self.flat.clear()
-        self.shapes.clear()
-        return found
+    def swap(self) -> tuple[list[int], dict[tuple[Any, ...], int]]:
+        """Return what waits, as it is, and begin anew: to make columns of it (`columns`) is another thread's work."""
+        waiting = self.flat, self.shapes
+        self.flat, self.shapes = [], {}
+        return waiting
+
+
+def columns(kind: str, flat: list[int], shapes: dict[tuple[Any, ...], int]) -> dict[str, pa.Array]:
+    """Return the columns of what a Batch of this kind had."""
+    numbers = array("q", flat)
+    which = _integers(numbers[3::4])
+    found = {"at": _integers(numbers[0::4])}
+    if "publisher" in KINDS[kind]:
+        found["publisher"] = _integers(numbers[1::4]).cast(pa.int32())
+        found["sequence"] = _integers(numbers[2::4])
+    names = [name for name in KINDS[kind] if name not in _NUMBERS]
+    for name, values in zip(names, zip(*shapes, strict=True), strict=True):
+        found[name] = column(name, values, which)
+    return found
 
 
 def _integers(values: array[int]) -> pa.Array:

@@ -15,17 +15,21 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.trace.batches import Batch, complete, rows
+from bench.trace.batches import Batch, columns, complete, rows
 from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
 
 BATCH = 4096
-"""Events of one kind that are made into columns at a time: a pause of the writing process of about 1 ms."""
+"""Events of one kind that are handed to the encoding thread, and made into columns by it, at a time: it holds the interpreter for parts of
+a millisecond. What should be disturbed less than sys.getswitchinterval() says shortens that."""
 ROW_GROUP = 65_536
 """Rows that are encoded at a time. A row group has one kind of event, so that readers skip what they do not want."""
 FILE_ROWS = 4_000_000
 """Rows after which a new file is begun, whatever the time."""
 QUEUE = 64
 """Batches that may wait for the encoding thread; after that the writing process waits, and says so in a note."""
+
+Handed = tuple[str, str, list[int], dict[tuple[Any, ...], int]] | tuple[str, str, list[dict[str, Any]]] | bool
+"""What goes to the thread: kind, host and events of a batch; kind, host and rows; True: complete the file, False: and end."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
 _UNCLEAR = -1
@@ -62,7 +66,7 @@ class Writer:
         self._due = now + self._rotate_ns
         offset = time.time_ns() - time.monotonic_ns()
         self._metadata = metadata(scenario, run, host, process, offset)
-        self._queue: queue.Queue[pa.RecordBatch | bool] = queue.Queue(QUEUE)
+        self._queue: queue.Queue[Handed] = queue.Queue(QUEUE)
         self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -235,11 +239,15 @@ class Writer:
             self._flush_rare(name)
 
     def _flush(self, batch: Batch) -> None:
-        self._send(batch.kind, batch.take())
+        flat, shapes = batch.swap()
+        self.rows += len(flat) // 4
+        self._put((batch.kind, "", flat, shapes))
 
     def _flush_rare(self, name: str) -> None:
         kind, _, host = name.partition(" ")
-        self._send(kind, rows(kind, self._rare.pop(name)), host)
+        events = self._rare.pop(name)
+        self.rows += len(events)
+        self._put((kind, host, events))
 
     def _flush_all(self) -> None:
         for batch in self._batches:
@@ -248,13 +256,7 @@ class Writer:
         for name in list(self._rare):
             self._flush_rare(name)
 
-    def _send(self, kind: str, columns: dict[str, pa.Array], host: str = "") -> None:
-        scenario, run, own, process = self._constants
-        found = complete(columns, (scenario, run, host or own, process, kind))
-        self.rows += found.num_rows
-        self._put(found)
-
-    def _put(self, item: pa.RecordBatch | bool) -> None:
+    def _put(self, item: Handed) -> None:
         self._check()
         if self._thread is None:
             self._thread = threading.Thread(target=self._encode, name="trace", daemon=True)
@@ -279,11 +281,18 @@ class Writer:
                 if isinstance(item, bool):
                     file.complete()
                 elif self._failure is None:
-                    file.write(item)
+                    file.write(item[0], self._batch(*item))
             except (OSError, pa.ArrowException) as error:
                 self._failure = error
             if item is False:
                 return
+
+
+    def _batch(self, kind: str, host: str, events: list[Any], shapes: dict[tuple[Any, ...], int] | None = None) -> pa.RecordBatch:
+        """Make columns of what was handed over, in the thread."""
+        found = rows(kind, events) if shapes is None else columns(kind, events, shapes)
+        scenario, run, own, process = self._constants
+        return complete(found, (scenario, run, host or own, process, kind))
 
 
 def iter_names(folder: Path, process: str) -> Callable[[], Path]:
@@ -310,11 +319,10 @@ class File:
         self._path = self._part = Path()
         self._rows = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, kind: str, batch: pa.RecordBatch) -> None:
         """Take a batch; write a row group when its kind has enough of them."""
         if self._writer is None:
             self._open()
-        kind = batch.column("kind")[0].as_py()
         waiting = self._waiting.setdefault(kind, [])
         waiting.append(batch)
         if sum(each.num_rows for each in waiting) >= ROW_GROUP:

@@ -175,7 +175,7 @@ class Faithful:
         self.paho.loop_stop()
 
 
-@pytest.mark.parametrize("routing", ("flood", "interest"))
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_rolling_restart(cluster: Cluster, routing: str) -> None:
     """Each of three brokers is drained and started again; who is connected elsewhere gets all that anybody was told is safe."""
     brokers = [cluster.add("--routing", routing) for _ in range(3)]

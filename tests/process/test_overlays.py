@@ -117,3 +117,21 @@ def test_status_tells_of_overlays(star: list[Broker]) -> None:
     text = render(star[0].view())
     assert "overlays 0 for 0 topics" in text
     assert "overlays none" in render(star[0].view() | {"overlays": {"active": False}})
+
+
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
+def test_a_subscription_holds_when_it_is_acknowledged(tmp_path: Path, make: Callable[..., Client], routing: str) -> None:
+    """As with one broker: what is published after SUBACK arrives, wherever it is published."""
+    with Cluster(tmp_path, "--routing", routing) as cluster:
+        for _ in range(4):
+            cluster.add()
+        cluster.settle()
+        publishers = [make(broker.port) for broker in cluster.brokers]
+        for number in range(20):
+            subscriber = make(cluster.brokers[number % 4].port)
+            subscriber.subscribe(f"once/{number}", 1)
+            publishers[(number + 1 + number // 4) % 4].publish(f"once/{number}", "x", 1)
+            until(lambda at=subscriber: at.payloads() == [b"x"], f"message {number}")  # type: ignore[misc]
+            subscriber.close()
+        assert sum(broker.counter("subscriptions_unconfirmed") for broker in cluster.brokers) == 0
+        cluster.show()

@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 from tests.process.brokers import PATIENCE, Client, Cluster, Mosquitto, clients, repeated, until
 
 
-@pytest.fixture(scope="module", params=["flood", "interest"])
+@pytest.fixture(scope="module", params=["flood", "interest", "topic"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("sessions"), "--routing", request.param, link_timeout=4.0) as found:
         for _ in range(3):

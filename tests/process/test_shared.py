@@ -12,7 +12,7 @@ from tests.process.brokers import Broker, Client, Cluster, Mosquitto, clients, m
 MESSAGES = 60
 
 
-@pytest.fixture(scope="module", params=["flood", "interest"])
+@pytest.fixture(scope="module", params=["flood", "interest", "topic"])
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     with Cluster(tmp_path_factory.mktemp("three"), "--routing", request.param) as cluster:
         brokers = [cluster.add() for _ in range(3)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker import durability, limits
+from broker.drain import Drain, DrainOptions
 from broker.keptsession import KeptSession
 from broker.session import Session
 from broker.wire import Connack, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
@@ -571,3 +572,17 @@ def test_many_starts_end_in_one_file() -> None:
         world.advance(1)
     assert len(world.files.generations) <= durability.FILES
     assert "l" in world.again().node.sessions
+
+
+def test_a_drained_broker_keeps_what_its_journal_has() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    keeper(world, "gone", 4).vanish()
+    world.connect("clean")
+    done: list[bool] = []
+    Drain(world.node, DrainOptions(rate=1000.0, to="", within=30.0), world.now, lambda: done.append(True))
+    world.advance(31)
+    assert done
+    assert set(world.node.sessions) == {"l", "gone"}
+    assert "2 sessions are in the journal" in world.logged[-1]
+    assert set(world.again().node.sessions) == {"l", "gone"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +24,9 @@ CLIENTS = ["c0", "c1", "c2"]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    # Half of the time of so small a session is the compiler's; the first of its two stages is enough.
-    before = os.environ.get("JDK_JAVA_OPTIONS")
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
-    found = session("local[2]", memory="1g")
-    found.conf.set("spark.sql.codegen.wholeStage", "false")
+    found = session("local[2]", memory="1g", quick=True)
     yield found
     found.stop()
-    if before is None:
-        del os.environ["JDK_JAVA_OPTIONS"]
-    else:
-        os.environ["JDK_JAVA_OPTIONS"] = before
 
 
 def script(seed: int) -> Script:

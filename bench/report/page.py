@@ -1,0 +1,157 @@
+"""The page: what was compared with the papers, then each scenario with its plots and its table, then how to do it again."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from bench.report import figures, papers
+from bench.report.data import Case, Results
+from bench.report.plot import short
+
+STYLE = """
+body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;color:#222}
+h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2em;border-bottom:1px solid #ccc}
+table{border-collapse:collapse;margin:.7em 0;font-size:12.5px}th,td{padding:.2em .55em;border-bottom:1px solid #ddd;text-align:left}
+td.n{text-align:right;white-space:nowrap}th{background:#f3f3f3;position:sticky;top:0}
+.plots{display:flex;flex-wrap:wrap;gap:10px}svg{width:420px;max-width:100%;background:#fff;border:1px solid #e5e5e5}
+svg text{font:11px system-ui,sans-serif;fill:#333}svg text.t{font-weight:600}svg text.x{text-anchor:middle}
+svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}.grid{stroke:#eee}.axis{stroke:#888}.ref{stroke:#a00;stroke-dasharray:5 4}
+.legend span{margin-right:1.2em;white-space:nowrap}.legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;border-radius:2px}
+.met{color:#176b2c;font-weight:600}.no{color:#a3122a;font-weight:600}.why{color:#666;font-size:11.5px}pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
+.none{color:#666}
+"""
+NUMBERS = (
+    "published_per_s", "accepted_per_s", "delivered_per_s", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms",
+    "lost", "lost_accepted", "unknown", "duplicates", "disordered", "control_bytes", "data_bytes", "broker_cpu", "broker_rss",
+    "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
+)  # fmt: skip
+
+
+def page(results: Results, command: str, title: str = "mqttree: benchmark report") -> str:
+    """Return the whole page. command: what makes it anew."""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
+        _machine(results),
+        _papers(results),
+    ]
+    for scenario in results.scenarios():
+        parts += _scenario(scenario, results)
+    parts += [_faults(results), _remarks(results), _again(results, command), "</body></html>\n"]
+    return "\n".join(part for part in parts if part)
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(value for value in values if value not in (None, "", {})))
+
+
+def _machine(results: Results) -> str:
+    """Return where, when and of what the figures are."""
+    about = results.about
+    rows = []
+    for machine in _distinct(tuple(sorted((each.get("machine") or {}).items())) for each in about):
+        rows.append(("machine", ", ".join(f"{key} {value}" for key, value in machine)))
+    commits = _distinct((each.get("commit"), bool(each.get("dirty"))) for each in about)
+    rows.append(("commit", ", ".join(f"{commit or 'unknown'}{' with changes' if dirty else ''}" for commit, dirty in commits)))
+    for versions in _distinct(tuple(sorted((each.get("versions") or {}).items())) for each in about):
+        rows.append(("versions", ", ".join(f"{key} {value}" for key, value in versions)))
+    times = [each["began"] for each in about if each.get("began")]
+    if times:
+        first, last = (time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(edge)) for edge in (min(times), max(times)))
+        rows.append(("runs", f"{sum(not row['flow'] for row in results.runs)}, {first} to {last}"))
+    rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
+    if any(each.get("short") for each in about):
+        rows.append(("form", "shortened: fewer repetitions, shorter runs, fewer cells than the papers'"))
+    return "<table>" + "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows) + "</table>"
+
+
+def _papers(results: Results) -> str:
+    found = papers.compare(results.cases)
+    if not found:
+        return ""
+    lines = []
+    for each in found:
+        ours = short(each.ours) + (f" ± {short(each.half)}" if each.half is not None else "")
+        wanted = "" if each.claim.wanted is None else f"at most {each.claim.wanted:g}"
+        mark = f'<span class="{"met" if each.verdict == "met" else "no"}">{each.verdict}</span>' if each.verdict else ""
+        cell = f"{each.case.scenario}: {_cell(each.case)}"
+        why = f'<div class="why">{escape(each.why)}</div>' if each.why else ""
+        value = "" if each.claim.value is None else f"{each.claim.value:g}"
+        lines.append(
+            f"<tr><td>{escape(each.claim.paper)}</td><td>{escape(each.claim.text)}</td><td class=n>{value}</td>"
+            f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
+        )
+    head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"
+    return f"<h2>Beside the papers</h2><p>Ratios where the paper compares; ± is half of a 95 % interval.</p><table>{head}{''.join(lines)}</table>"
+
+
+def _cell(case: Case) -> str:
+    words = [f"{key} {value}" for key, value in case.cell.items() if value != ""]
+    return ", ".join([*words, *([case.flow] if case.flow else [])])
+
+
+def _scenario(scenario: str, results: Results) -> list[str]:
+    about = results.of(scenario)
+    first = about[0] if about else {}
+    figure = (first.get("figure") or {}).get("id", "")
+    words = ", ".join(_distinct([figure or first.get("paper")]))
+    parts = [f'<h2 id="{escape(scenario)}">{escape(scenario)}{f" ({escape(words)})" if words else ""}</h2>', f"<p>{escape(str(first.get('title', '')))}</p>"]
+    parts += figures.plots(scenario, results)
+    parts += figures.traffic(scenario, results)
+    parts.append(_table([case for case in results.cases if case.scenario == scenario]))
+    return parts
+
+
+def _table(cases: Sequence[Case]) -> str:
+    shown = [name for name in NUMBERS if any(case.mean(name) is not None for case in cases)]
+    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown)
+    lines = []
+    for case in cases:
+        runs = max((row["runs"] for row in case.measures.values()), default=0)
+        cells = []
+        for name in shown:
+            row = case.measures.get(name)
+            if row is None:
+                cells.append("<td></td>")
+                continue
+            text = short(row["mean"]) + (f" ± {short(row['half'])}" if row["half"] is not None else "")
+            why = f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>' if row["without"] else ""
+            cells.append(f"<td class=n>{text if row['mean'] is not None else '-'}{why}</td>")
+        lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{runs}</td>{''.join(cells)}</tr>")
+    return f"<details><summary>all figures</summary><table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table></details>"
+
+
+def _faults(results: Results) -> str:
+    if not results.faults:
+        return ""
+    runs = {row["run"]: row for row in results.runs}
+    lines = []
+    for fault in results.faults:
+        run = runs.get(fault["run"], {})
+        where = f"{run.get('scenario', '')}: {run.get('case', '')}"
+        cells = [where, fault["kind"], fault["target"], short(fault["tree_s"]), short(fault["service_s"]), fault["state"]]
+        lines.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
+    head = "<tr><th>run</th><th>fault</th><th>at</th><th>tree, s</th><th>all served, s</th><th>state</th></tr>"
+    return f"<h2>Faults</h2><details><summary>{len(lines)} faults</summary><table>{head}{''.join(lines)}</table></details>"
+
+
+def _remarks(results: Results) -> str:
+    lines = []
+    for row in results.runs:
+        if row["flow"]:
+            continue
+        if row["remarks"] or row["status"] != "complete":
+            text = "; ".join(word for word in (row["status"] if row["status"] != "complete" else "", row["remarks"]) if word)
+            lines.append(f"<li>{escape(row['scenario'])}, {escape(row['case'])}, run {escape(row['run'])}: {escape(text)}</li>")
+    if not lines:
+        return "<h2>Remarks</h2><p>All runs are complete, and so are their traces.</p>"
+    return f"<h2>Remarks</h2><p>Runs that are not complete are in no average.</p><ul>{''.join(lines)}</ul>"
+
+
+def _again(results: Results, command: str) -> str:
+    commands = _distinct(shlex.join(map(str, each.get("command") or [])) for each in results.about)
+    return "<h2>Again</h2><pre>" + "\n".join(escape(line) for line in [*commands, command]) + "</pre>"

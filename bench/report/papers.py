@@ -1,0 +1,136 @@
+"""What the papers report in their texts, and how our figures are compared with it. Figures that stand only in a plot are not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.report.data import Case
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One number of a paper, and what of ours stands beside it.
+
+    scenarios: names (their beginnings). measure: of the table of cases. where: factors that a case must have. per: the factor whose value
+    `base` is divided by; None: the measure itself. value: the paper's number, text: in its words. wanted: ours should be below (or, with
+    above, not below) this.
+    """
+
+    paper: str
+    text: str
+    scenarios: tuple[str, ...]
+    measure: str
+    value: float | None
+    where: Mapping[str, Any] = field(default_factory=dict)
+    per: str | None = None
+    base: str | None = None
+    wanted: float | None = None
+    flow: str | None = None
+
+
+CLAIMS = (
+    Claim("Overlays, table 2", "convergence time, five brokers: 19.5 s (sd 0.02)", ("overlays-convergence",), "convergence_s", 19.5, wanted=1.5),
+    Claim(
+        "Overlays, table 2", "repair time after a broker's hard disconnection: 59.1 s (sd 0.01)", ("overlays-convergence",), "repair_s", 59.1,
+        {"fault": "crash"}, wanted=0.3,
+    ),
+    Claim("Overlays, table 2", "the same, a broker chosen at random", ("overlays-convergence",), "repair_s", 59.1, {"fault": "crash-random"}, wanted=0.3),
+    Claim("Overlays, table 2", "the same after silence (a paused broker)", ("overlays-convergence",), "repair_s", 59.1, {"fault": "silence"}, wanted=3.0),
+    Claim(
+        "Overlays 6.1", "topic overlays' delay at 50 % locality is less than half of flooding's", ("overlays-text", "overlays-table1"),
+        "delay_mean_ms", 0.5, {"locality": "50", "broker": "mqttree-topic"}, "broker", "mqttree-flood", 0.5,
+    ),
+    Claim(
+        "Overlays 6.2", "signalling of topic overlays, 3 topics: 30 % more than flooding's", ("overlays-text", "overlays-table1"),
+        "control_bytes_run", 1.3, {"topics": 3, "broker": "mqttree-topic"}, "broker", "mqttree-flood",
+    ),
+    Claim(
+        "Overlays 6.2", "the same, 60 topics: 1500 % more", ("overlays-text", "overlays-table1"),
+        "control_bytes_run", 16.0, {"topics": 60, "broker": "mqttree-topic"}, "broker", "mqttree-flood",
+    ),
+    Claim(
+        "Overlays 6.2", "no publications between brokers at 100 % locality", ("overlays-text", "overlays-table1"),
+        "data_bytes", 0.0, {"locality": 100, "broker": "mqttree-topic"},
+    ),
+    Claim(
+        "Overlays 6.3", "CPU under stress: 22 % more than flooding's on average", ("overlays-resources",),
+        "broker_cpu", 1.22, {"rate": 10, "broker": "mqttree-topic"}, "broker", "mqttree-flood",
+    ),
+    Claim(
+        "Hetero, fig. 2", "Mosquitto at 5 % CPU, small messages in the mix against alone: 0.88", ("hetero",),
+        "delivered_per_s", 0.88, {"cpu": 0.05, "mix": "small+large"}, "mix", "small", flow="small",
+    ),
+    Claim(
+        "Hetero, fig. 2", "the same, large messages: 0.25", ("hetero",),
+        "delivered_per_s", 0.25, {"cpu": 0.05, "mix": "small+large"}, "mix", "large", flow="large",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A claim beside one of our cases. ours: None with the reason in `why`; half: of its interval."""
+
+    claim: Claim
+    case: Case
+    ours: float | None
+    half: float | None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is what was wanted; empty when nothing was."""
+        if self.claim.wanted is None or self.ours is None:
+            return ""
+        return "met" if self.ours <= self.claim.wanted else "not met"
+
+
+def compare(cases: Sequence[Case]) -> list[Comparison]:
+    """Return each claim with every case that it is about."""
+    result = []
+    for claim in CLAIMS:
+        for case in cases:
+            if not case.scenario.startswith(claim.scenarios) or not _fits(case.cell, claim.where):
+                continue
+            if claim.per is None:
+                if not case.flow:
+                    result.append(_plain(claim, case))
+            elif case.flow == (claim.flow or ""):
+                result.append(_ratio(claim, case, cases))
+    return result
+
+
+def _fits(cell: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    return all(str(cell.get(key)) == str(value) for key, value in where.items())
+
+
+def _plain(claim: Claim, case: Case) -> Comparison:
+    return Comparison(claim, case, case.mean(claim.measure), case.half(claim.measure), _why(case, claim.measure))
+
+
+def _why(case: Case, measure: str) -> str:
+    found = case.measures.get(measure)
+    return str(found["why"] or "") if found else "not measured"
+
+
+def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
+    """Divide by the case that differs in one factor only; relative intervals add up as squares do."""
+    assert claim.per is not None
+    cell = {**case.cell, claim.per: claim.base}
+    # Alone, a class is all of the traffic, and then it is not told apart.
+    bases = [each for each in cases if each.scenario == case.scenario and each.cell == cell and each.flow in ("", case.flow)]
+    base = next((each for each in bases if each.flow == case.flow), bases[0] if bases else None)
+    if base is None:
+        return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}")
+    above, below = case.mean(claim.measure), base.mean(claim.measure)
+    if above is None or not below:
+        return Comparison(claim, case, None, None, _why(case, claim.measure) or _why(base, claim.measure) or "divided by zero")
+    value = above / below
+    halves = case.half(claim.measure), base.half(claim.measure)
+    if halves[0] is None or halves[1] is None:
+        return Comparison(claim, case, value, None)
+    relative = math.hypot(halves[0] / above if above else 0.0, halves[1] / below)
+    return Comparison(claim, case, value, value * relative)

@@ -1,0 +1,195 @@
+"""Plots as SVG text: lines and bars over categories, with intervals and reference lines. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+COLOURS = ("#1f6fb4", "#d1495b", "#2a9d4e", "#8e5bb5", "#e08a1e", "#4a4a4a", "#17a2a2", "#b5651d", "#c44fa0", "#7a8f00")
+WIDTH, HEIGHT = 420, 280
+LEFT, RIGHT, TOP, BOTTOM = 62, 12, 30, 44
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value at a category; half: half of its interval; text: more for who points at it."""
+
+    x: int
+    y: float
+    half: float | None = None
+    text: str = ""
+
+
+@dataclass
+class Series:
+    """A line, or bars of one colour. colour: index."""
+
+    name: str
+    colour: int
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A figure to compare with: a dashed line across the plot."""
+
+    y: float
+    name: str
+
+
+@dataclass
+class Plot:
+    """One diagram. categories: what stands below the x axis; joined: lines between the points, else bars."""
+
+    title: str
+    x_name: str
+    y_name: str
+    categories: Sequence[str]
+    series: Sequence[Series]
+    references: Sequence[Reference] = ()
+    joined: bool = True
+
+    def svg(self) -> str:
+        """Return the diagram; a note in place of it when there is nothing to show."""
+        values = [point.y for each in self.series for point in each.points] + [each.y for each in self.references]
+        if not values:
+            return f'<p class="none">{escape(self.title)}: no figures</p>'
+        tops = [point.y + (point.half or 0) for each in self.series for point in each.points] + [each.y for each in self.references]
+        scale = Scale.fitting(values, max(tops))
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">',
+            f'<text class="t" x="{LEFT}" y="16">{escape(self.title)}</text>',
+            *self._axes(scale),
+        ]
+        for each in self.references:
+            y = scale.place(each.y)
+            parts.append(f'<line class="ref" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text class="refname" x="{WIDTH - RIGHT - 2}" y="{y - 3:.1f}">{escape(each.name)}</text>')
+        parts += self._lines(scale) if self.joined else self._bars(scale)
+        return "".join([*parts, "</svg>"])
+
+    def _x(self, index: float) -> float:
+        return LEFT + (index + 0.5) * (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1)
+
+    def _axes(self, scale: Scale) -> list[str]:
+        parts = []
+        for value, name in scale.ticks():
+            y = scale.place(value)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text class="y" x="{LEFT - 5}" y="{y + 3.5:.1f}">{name}</text>')
+        for index, name in enumerate(self.categories):
+            parts.append(f'<text class="x" x="{self._x(index):.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(name)}</text>')
+        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
+        parts.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 10}">{escape(self.x_name)}</text>')
+        middle = (TOP + HEIGHT - BOTTOM) / 2
+        name = self.y_name + (", log" if scale.log else "")
+        parts.append(f'<text class="x" transform="rotate(-90 13 {middle})" x="13" y="{middle}">{escape(name)}</text>')
+        return parts
+
+    def _lines(self, scale: Scale) -> list[str]:
+        parts = []
+        for number, each in enumerate(self.series):
+            colour = COLOURS[each.colour % len(COLOURS)]
+            shift = (number - (len(self.series) - 1) / 2) * 2.5  # so that intervals at one place can be told apart
+            places = [(self._x(p.x) + shift, scale.place(p.y), p) for p in sorted(each.points, key=lambda point: point.x)]
+            if len(places) > 1:
+                path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+                parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>')
+            for x, y, point in places:
+                parts.append(_interval(scale, point, x, colour))
+                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">{_tip(each.name, point)}</circle>')
+        return parts
+
+    def _bars(self, scale: Scale) -> list[str]:
+        parts = []
+        room = (WIDTH - LEFT - RIGHT) / max(len(self.categories), 1) * 0.8
+        wide = min(room / max(len(self.series), 1), 40)
+        for number, each in enumerate(self.series):
+            colour = COLOURS[each.colour % len(COLOURS)]
+            for point in each.points:
+                x = self._x(point.x) + (number - len(self.series) / 2) * wide
+                y, ground = scale.place(point.y), HEIGHT - BOTTOM
+                parts.append(
+                    f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(wide - 2, 1):.1f}" height="{max(ground - y, 0.5):.1f}" '
+                    f'fill="{colour}">{_tip(each.name, point)}</rect>'
+                )
+                parts.append(_interval(scale, point, x + wide / 2, "#333"))
+        return parts
+
+
+def _tip(name: str, point: Point) -> str:
+    half = "" if point.half is None else f" ± {short(point.half)}"
+    return f"<title>{escape(name)}: {short(point.y)}{half}{escape(point.text)}</title>"
+
+
+def _interval(scale: Scale, point: Point, x: float, colour: str) -> str:
+    if point.half is None:
+        return ""
+    low, high = scale.place(max(point.y - point.half, scale.low)), scale.place(point.y + point.half)
+    ends = "".join(f"M{x - 3:.1f} {y:.1f}h6" for y in (low, high))
+    return f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>'
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The y axis. low, high: the values at its ends."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def fitting(cls, values: Sequence[float], top: float) -> Scale:
+        """Return an axis for these values: from zero, or of powers of ten when the largest is more than 50 times the smallest."""
+        least = min(values)
+        if least > 0 and max(values) / least > 50:
+            return cls(10.0 ** math.floor(math.log10(least)), 10.0 ** math.ceil(math.log10(top)), True)
+        step = _step(max(top, 1e-12))
+        return cls(0.0, step * max(math.ceil(top / step), 1), False)
+
+    def place(self, value: float) -> float:
+        """Return the y coordinate of a value."""
+        if self.log:
+            share = math.log10(max(value, self.low) / self.low) / math.log10(self.high / self.low)
+        else:
+            share = value / self.high
+        return HEIGHT - BOTTOM - max(share, 0.0) * (HEIGHT - BOTTOM - TOP)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the values that have a line, and their names."""
+        if self.log:
+            first, last = round(math.log10(self.low)), round(math.log10(self.high))
+            found = [10.0**power for power in range(first, last + 1)]
+        else:
+            step = _step(self.high)
+            found = [step * number for number in range(round(self.high / step) + 1)]
+        return [(value, short(value)) for value in found]
+
+
+def _step(top: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, so that about five of them reach the top."""
+    raw = top / 5
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+
+
+def short(value: float | None) -> str:
+    """Return a number with three significant digits and k, M or G."""
+    if value is None:
+        return "-"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
+    if value == int(value):
+        return f"{value:.0f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def legend(names: Sequence[tuple[str, int]]) -> str:
+    """Return what colour each series has, for several plots together."""
+    items = [
+        f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>' for name, colour in names
+    ]
+    return f'<p class="legend">{"".join(items)}</p>'

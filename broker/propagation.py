@@ -1,0 +1,172 @@
+"""SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere after it finds its way here.
+
+What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each broker passes it on and answers
+when all have that it passed it to (propagation of information with feedback; Segall, 1983). One wave at a time for each broker,
+so that what comes meanwhile is one more; two small records on each link. A client waits 0.3 s at most: somebody may hang.
+
+    record TOLD  id of the broker, state of its listing (12 bytes), u32 number          record HEARD  id, number
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from broker.records import HEARD, TOLD, Handler
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+    from broker.node import Node, Timer
+
+WAIT = 0.3
+"""s for which a SUBACK waits at most: several round trips of continents, and shorter than clients notice."""
+
+Then = Callable[[float], None]
+
+
+class Wave:
+    """One on its way: who sent it to us (None: ourselves), and who has not answered."""
+
+    __slots__ = ("number", "source", "waiting")
+
+    def __init__(self, source: Link | None, number: int, waiting: set[Link]) -> None:
+        self.source = source
+        self.number = number
+        self.waiting = waiting
+
+
+class Propagation:
+    """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
+
+    __slots__ = (
+        "_confirmed", "_covers", "_federation", "_node", "_number", "_posted", "_timer", "_waiters", "_waves", "records",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._posted = 0  # filters, ever
+        self._confirmed = 0  # of them, those that all know
+        self._covers = 0  # as many does our wave tell of
+        self._number = 0
+        self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
+        self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
+        self._timer: Timer | None = None
+        self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
+
+    # ---------------------------------------------------------------- who waits
+
+    def posted(self) -> None:
+        """A filter was posted."""
+        self._posted += 1
+
+    def expect(self, filters: Iterable[str], then: Then) -> bool:
+        """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
+        they do. In either case `settle_for` follows."""
+        interest = self._federation.interest
+        if not interest.selective or not self._federation.links:
+            return False
+        for topic_filter in filters:
+            interest.changed(topic_filter, wanted=True)
+        if self._posted <= self._confirmed or not self._links():
+            return False
+        self._waiters.append((self._node.now + WAIT, self._posted, then))
+        if self._timer is None:
+            self._timer = self._node.schedule(self._node.now + WAIT, self._late)
+        return True
+
+    def settle_for(self, filters: Iterable[str]) -> None:
+        """Take back the filters that were not subscribed to after all."""
+        interest = self._federation.interest
+        if interest.selective:
+            for topic_filter in filters:
+                if topic_filter not in self._node.fanout.trie:
+                    interest.changed(topic_filter, wanted=False)
+
+    def _late(self, now: float) -> None:
+        self._timer = None
+        if self._waiters and self._waiters[0][0] <= now and self._waiters[0][1] <= self._covers:
+            self._waves.pop(self._federation.own.id, None)  # somebody does not answer: what comes later is told by another one
+        while self._waiters and self._waiters[0][0] <= now:
+            self._node.counters.subscriptions_unconfirmed += 1
+            self._waiters.popleft()[2](now)
+        if self._waiters:
+            self._timer = self._node.schedule(self._waiters[0][0], self._late)
+        self.told(now)
+
+    def _release(self, now: float) -> None:
+        while self._waiters and self._waiters[0][1] <= self._confirmed:
+            self._waiters.popleft()[2](now)
+
+    # ---------------------------------------------------------------- our wave
+
+    def _links(self) -> set[Link]:
+        return {link for link in self._federation.links.values() if link.forwarding and link.state == "up" and link.version > 1}
+
+    def told(self, now: float) -> None:
+        """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
+        own = self._federation.own
+        if self._posted <= self._confirmed or own.id in self._waves:
+            return
+        links = self._links()
+        if not links:
+            self._confirmed = self._posted
+            self._release(now)
+            return
+        self._covers = self._posted
+        self._number = self._number + 1 & 0xFFFFFFFF
+        self._waves[own.id] = Wave(None, self._number, links)
+        body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
+        for link in links:
+            link.add_record(TOLD, body)
+
+    # ---------------------------------------------------------------- those of others
+
+    def _told_received(self, link: Link, body: bytes, now: float) -> None:
+        """Pass a wave on, and answer when all have that it went to; one that is here already, at once."""
+        if len(body) != 24:
+            raise MalformedPacket("TOLD record has the wrong length")
+        broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
+        own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
+        if not own and self._federation.listings.directory.state(broker) < state:
+            return
+        known = self._waves.get(broker)
+        waiting = self._links() - {link}
+        if own or (known is not None and known.number == number and known.source is not link) or not waiting:
+            link.add_record(HEARD, broker + body[20:])
+            return
+        self._waves[broker] = Wave(link, number, waiting)
+        for other in waiting:
+            other.add_record(TOLD, body)
+
+    def _heard_received(self, link: Link, body: bytes, now: float) -> None:
+        if len(body) != 12:
+            raise MalformedPacket("HEARD record has the wrong length")
+        wave = self._waves.get(body[:8])
+        if wave is not None and wave.number == int.from_bytes(body[8:], "big"):
+            self._answered(body[:8], wave, link, now)
+
+    def _answered(self, broker: bytes, wave: Wave, link: Link, now: float) -> None:
+        wave.waiting.discard(link)
+        if wave.waiting:
+            return
+        del self._waves[broker]
+        if wave.source is not None:
+            if wave.source.state == "up":
+                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big"))
+        else:
+            self._confirmed = max(self._confirmed, self._covers)
+            self._release(now)
+            if not self._federation.listings.unsaid:
+                self.told(now)
+
+    def link_down(self, link: Link, now: float) -> None:
+        """A link is gone, or left the tree: nobody waits for its answer."""
+        for broker, wave in list(self._waves.items()):
+            if wave.source is link:
+                del self._waves[broker]
+            elif link in wave.waiting:
+                self._answered(broker, wave, link, now)

@@ -1,0 +1,160 @@
+"""Brokers with journals that are killed and start again, in simulation: nothing acknowledged is lost, QoS 2 comes once.
+
+All clients want their sessions kept, and stay with their brokers. SEEDS=n runs n schedules instead of the default, FIRST=k begins
+with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from broker.durability import Durability
+from broker.effects import Append, Begin, Discard, Effect
+from broker.node import Node
+from tests.sim.clients import Ledger, SimClient, matches
+from tests.sim.schedule import quiet
+from tests.sim.world import Host, World
+from tests.unit.journal_harness import Files
+
+SEEDS = int(os.environ.get("SEEDS", "24"))
+FIRST = int(os.environ.get("FIRST", "0"))
+BLOCKS = 2
+TOPICS = ("a", "a/b", "c")
+FILTERS = ("a", "a/#", "#", "c")
+SPREAD = 1.0
+"""s after SUBACK from which on publishers everywhere count; with routing by interest the way has to be told first."""
+
+
+class Disk:
+    """The journal of one host. What is on its way to the file when the host is killed gets there, or does not, in order."""
+
+    def __init__(self, world: World, host: Host, *, sync: bool) -> None:
+        self.world, self.host, self.sync = world, host, sync
+        self.rng = random.Random(world.seed * 1000 + host.index)
+        self.files = Files()
+        self.files.lazy = True
+        self.under_way: list[Append | Begin | Discard] = []
+        self.life = 0
+
+    def started(self) -> None:
+        """Give a node that has just been made what is there."""
+        for effect in self.under_way[: self.rng.randrange(len(self.under_way) + 1)]:
+            self.files.carry_out(effect)
+        self.under_way = []
+        self.files.untold = []
+        self.life += 1
+        node = self.host.running
+        node.files = self.files  # type: ignore[attr-defined]
+        take = node.take_effects
+
+        def taken() -> list[Effect]:
+            effects = take()
+            mine = [e for e in effects if isinstance(e, Append | Begin | Discard)]
+            if mine:
+                self.under_way += mine
+                self.world.after(self.rng.uniform(0.0001, 0.02 if self.sync else 0.002), self._written, len(mine), node, self.life)
+            return [e for e in effects if e not in mine]
+
+        node.take_effects = taken  # type: ignore[method-assign]
+        node.durability = Durability(node, sync=self.sync)
+        files = self.files.generations
+        node.durability.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
+
+    def _written(self, count: int, node: Node, life: int) -> None:
+        if life != self.life or self.host.node is not node:
+            return
+        for effect in self.under_way[:count]:
+            self.files.carry_out(effect)
+        del self.under_way[:count]
+        told, self.files.untold = self.files.untold, []
+        for effect, error in told:
+            self.host.do(lambda n, e=effect, why=error: n.answer(e, why, self.world.now), node)
+
+
+class Stayer(SimClient):
+    """A client whose session has to be there, whatever happened to its broker."""
+
+    def _doubtful(self) -> bool:
+        return False
+
+
+def play(seed: int) -> list[tuple[str, str]]:
+    """Run a schedule; returns what went wrong."""
+    rng = random.Random(seed)
+    world = World(seed)
+    ledger = Ledger()
+    disks: dict[int, Disk] = {}
+    world.on_start.append(lambda host: disks[host.index].started())
+    for index in range(rng.choice((1, 2, 3, 4))):
+        host = world.add(discovery="multicast", routing="interest" if seed % 3 == 2 else "flood")
+        disks[index] = Disk(world, host, sync=seed % 2 == 0)
+        host.start()
+    clients: list[SimClient] = []
+    publishers: list[SimClient] = []
+    for host in world.hosts:
+        for number in range(rng.choice((1, 2))):
+            filters = [(rng.choice(FILTERS), rng.choice((1, 2, 2)))]
+            client = Stayer(world, ledger, f"sub{host.index}.{number}", host, version=rng.choice((4, 5)), clean=False, filters=filters)
+            client.ack_delay = rng.choice((0.0, 0.0, 0.05))
+            clients.append(client)
+        publishers.append(Stayer(world, ledger, f"pub{host.index}", host, version=rng.choice((4, 5)), clean=False))
+    for client in (*clients, *publishers):
+        world.after(rng.uniform(0.0, 0.3), client.connect)
+    length = rng.choice((5.0, 15.0))
+    at = 2.0
+    while at < length:
+        publisher, topic, qos = rng.choice(publishers), rng.choice(TOPICS), rng.choice((1, 2))
+        if rng.random() < 0.2:
+            world.after(at, publisher.burst, topic, qos, rng.randrange(2, 30), 5)
+        else:
+            world.after(at, publisher.publish, topic, qos)
+        at += rng.expovariate(1 / 0.03)
+    for _ in range(rng.choice((1, 3, 5))):
+        host, when = rng.choice(world.hosts), rng.uniform(2.0, length)
+        world.after(when, host.kill, rng.random() < 0.7)
+        world.after(when + rng.choice((0.05, 0.5, 3.0)), host.start)
+    world.run(length + 4.0)
+    for host in world.hosts:
+        host.start()
+    world.run(3.0)
+    quiet(world)
+    world.run(8.0)
+    for client in (*clients, *publishers):
+        for error in client.errors:
+            world.violation("client", f"{client.name}: {error}")
+    for client in clients:
+        check(world, ledger, client)
+    return world.violations
+
+
+def check(world: World, ledger: Ledger, client: SimClient) -> None:
+    """All that was acknowledged, and what is QoS 2 at both ends once."""
+    if not client.interests or client.session != 1:
+        world.violation("session", f"{client.name} has its session for the time number {client.session}")
+        return
+    interest = client.interests[0]
+    got = [got.number for got in client.got]
+    for sent in ledger.sent:
+        if not matches(interest.filter, sent.topic):
+            continue
+        copies = got.count(sent.number)
+        told = f"{client.name} at {client.host.name}: message {sent.number} (QoS {sent.qos}, {sent.life}, {sent.at - world.started:.4f})"
+        if sent.acked is not None and not copies and sent.at > interest.since + SPREAD:
+            world.violation("lost", f"{told} was acknowledged and did not come")
+        if copies > 1 and sent.qos == interest.qos == 2:
+            world.violation("twice", f"{told} came {copies} times")
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_journals(block: int) -> None:
+    bad = []
+    for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
+        violations = play(seed)
+        for kind, text in violations[:5]:
+            print(f"seed {seed}: {kind}: {text}")
+        if violations:
+            bad.append(seed)
+    assert not bad
