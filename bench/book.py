@@ -141,6 +141,9 @@ class Book:
                 published = self.publishers[number]
                 if published.spec.flow != flow:
                     continue
+                if len(counts) == len(published.times) and 0 not in counts:
+                    expected += len(counts)
+                    continue
                 for sequence, due in enumerate(published.times):
                     if sequence < len(counts) and counts[sequence]:
                         expected += 1

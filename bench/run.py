@@ -225,7 +225,7 @@ def report(jobs: list[Job]) -> None:
         records = [job.record for job in own if job.record is not None]
         headings, lines = runtable.rows(records, own[0].scenario.show)
         print(runtable.text(f"{each}: {own[0].scenario.title}", headings, lines))
-        for table in runtable.phases(records):
+        for table in runtable.phases(records) + runtable.ratios(records):
             print(table)
     wrong = runtable.failures(job.record for job in done if job.record is not None)
     if wrong:

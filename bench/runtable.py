@@ -132,6 +132,25 @@ def phases(records: Iterable[Record]) -> list[str]:
     return lines
 
 
+def ratios(records: Iterable[Record]) -> list[str]:
+    """Each flow's rate in the mix over its rate alone (Hetero's figure), means over runs, as a table; [] without a mix."""
+    rates: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for record in records:
+        mix = str(record["cell"].get("mix", ""))
+        rest = ", ".join(f"{key}={value}" for key, value in record["cell"].items() if key != "mix")
+        for flow, figures in record["summary"].get("flows", {}).items():
+            if mix and figures.get("delivered_per_s") is not None:
+                rates.setdefault(rest, {}).setdefault((mix, flow), []).append(figures["delivered_per_s"])
+    table = []
+    for rest, own in rates.items():
+        for (mix, flow), values in own.items():
+            alone, mixed = statistics.fmean(own.get((flow, flow), [0.0])), statistics.fmean(values)
+            if mix != flow and alone:
+                table.append([rest, mix, flow, f"{alone:,.1f}", f"{mixed:,.1f}", f"{mixed / alone:.2f}"])
+    headings = ["cell", "mix", "flow", "alone/s", "in the mix/s", "ratio"]
+    return [text("throughput in the mix against alone", headings, table)] if table else []
+
+
 def failures(records: Iterable[Record]) -> list[str]:
     """One line for everything that did not go as it should."""
     lines = []

@@ -262,7 +262,7 @@ class Client:
             case Pubcomp():
                 self._expect(packet, self.session.completed(packet.packet_id))
             case Pingreq():
-                self.send(PINGRESP)
+                self._pong()
             case Subscribe():
                 subscribe(self, packet)
             case Unsubscribe():
@@ -281,6 +281,17 @@ class Client:
             self.node.effects.append(Event("mqtt_packet_sent", {"client": self, "data": data}))
         self.node.counters.answers_single += 1
         self.conn.send(data)
+
+    def _pong(self) -> None:
+        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right."""
+        conn = self.conn
+        if conn.gate and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets):
+            self.node.counters.answers_single += 1
+            conn.traffic.sent += len(PINGRESP)
+            conn.traffic.other += len(PINGRESP)
+            conn.transport.write(PINGRESP)
+        else:
+            self.send(PINGRESP)
 
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
         """Say what was refused and why; at the level info once for a connection, as one that tries again is no news."""

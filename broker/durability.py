@@ -136,6 +136,11 @@ class Durability:
         session.number = number
         self.sessions[number] = session
 
+    @property
+    def pending(self) -> int:
+        """Bytes that the driver has and has not reported."""
+        return self._pending
+
     # ---------------------------------------------------------------- who waits
 
     def promise(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.durability import OK
+
 if TYPE_CHECKING:
     from broker.node import Node
 
@@ -64,6 +66,9 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     if uptime is not None:
         gauge("uptime_seconds", "Time since this broker started.", uptime)
     gauge("queued_over_bytes", "Memory of sessions with more waiting than others may have.", federation.backpressure.over)
+    if (durability := node.durability) is not None:
+        gauge("journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0)
+        gauge("journal_pending_bytes", "Bytes of the journal that wait for the disk.", durability.pending)
     gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
     gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))

@@ -200,12 +200,11 @@ class Moving:
         """Return the sessions that a client has at other brokers: stamp, broker, flags. A broker whose link stands lives, though
         the tree may be about to find another way to it."""
         key = CLIENT + client_id.encode()
-        links = self._federation.links
         found = [
             (int.from_bytes(value[1:9], "big"), listing.id, value[0])
             for listing in self._directory.listings.values()
             if (value := listing.entries.get(key)) is not None
-            and (listing.via is not None or listing.id in links)
+            and self._lives(listing.id)
             and len(value) >= 9
         ]
         if (given := self._giving.given(client_id)) is not None:
@@ -267,17 +266,20 @@ class Moving:
             self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
 
     def _silent(self, pull: Pull, now: float) -> None:
-        client = shorten(pull.client_id)
-        if pull.state == RESTING:  # what it has is most of it
-            self._federation.log("warning", f"client {client}: the broker that had its session did not send the rest")
-            self._take_rest(pull, b"", now)
-            self._close(pull, now)
-        elif pull.state == CLOSING:  # it forgets the session when it sees that we have it
+        if pull.state == CLOSING:  # it forgets the session when it sees that we have it
             self._finish(pull, now)
-        elif pull.state == ASKING:
+        elif pull.state == RESTING and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
+            self._ask(pull)  # somebody on the way there hangs: what waits there would be missing in a session that goes on
+        elif pull.state in (ASKING, RESTING):
             self._node.counters.sessions_unmoved += 1
+            client = shorten(pull.client_id)
             self._federation.log("warning", f"client {client}: the broker that has its session does not answer; it begins anew")
+            self._drop(pull)
             self._finish(pull, now)
+
+    def _lives(self, broker_id: bytes) -> bool:
+        """Whether a broker is there: a way leads to it, or its link stands."""
+        return self._directory.via(broker_id) is not None or broker_id in self._federation.links
 
     def _give_up(self, pull: Pull, now: float) -> None:
         """The client is gone, or has connected once more: before DONE, the holder still has the session; then it is ours."""

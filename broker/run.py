@@ -263,7 +263,7 @@ class _Run:
         listeners = describe_listeners(self.config)
         log.log(
             logging.WARNING if anonymous and exposed(self.config, anonymous) else logging.INFO,
-            "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s, %s",
+            "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s%s, %s",
             federation.name,
             listeners,
             settings.admin or DEFAULT_ADMIN if self.listener is not None else "off",
@@ -271,6 +271,7 @@ class _Run:
             federation.cluster,
             federation.discovery,
             "" if federation.secret is not None or federation.discovery == "off" else " (no secret)",
+            "" if self.disk is None else f", durability {'sync' if self.disk.sync else 'async'}",
             self._anonymous_access(),
         )
 

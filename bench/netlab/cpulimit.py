@@ -28,6 +28,7 @@ class CpuLimit:
         self._group: Path | None = None
         self._program: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         self.way = self._by_cgroup(name) or self._by_program() or self._by_turns()
 
     def _by_cgroup(self, name: str) -> str:
@@ -66,7 +67,8 @@ class CpuLimit:
         return ""
 
     def _by_turns(self) -> str:
-        threading.Thread(target=self._turn, daemon=True).start()
+        self._thread = threading.Thread(target=self._turn, daemon=True)
+        self._thread.start()
         return "SIGSTOP and SIGCONT in turn"
 
     def _turn(self) -> None:
@@ -87,6 +89,8 @@ class CpuLimit:
     def close(self) -> None:
         """Lift it; a cgroup goes once its process has ended."""
         self._over.set()
+        if self._thread is not None:
+            self._thread.join()
         if self._program is not None:
             self._program.kill()
             self._program.wait()

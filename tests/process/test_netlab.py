@@ -17,7 +17,7 @@ import pytest
 
 from bench.load import packets
 from bench.load.peers import expect
-from bench.netlab import owner
+from bench.netlab import cpulimit, owner
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
 from bench.netlab.namespaces import unsupported
@@ -153,6 +153,25 @@ def test_a_killed_lab_leaves_nothing_behind(way: str, tmp_path: Path) -> None:
         until(lambda: not list(owner.NETNS.glob(f"{name}*")), "the namespaces go")
     for root in owner.CGROUPS:
         until(lambda root=root: not list(root.glob(f"{name}*")), "the cgroups go")
+
+
+def test_a_share_of_a_core_by_stopping_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpulimit, "CGROUPS", ())
+    monkeypatch.setattr(cpulimit.shutil, "which", lambda _: None)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            limit = cpulimit.CpuLimit("busy", process.pid, 0.1)
+            assert limit.way == "SIGSTOP and SIGCONT in turn"
+            until(lambda: state(process.pid) == "T", "it is stopped")
+            until(lambda: state(process.pid) != "T", "it is continued")
+            limit.close()
+            until(lambda: state(process.pid) != "T", "nothing holds it any more")
+        finally:
+            process.kill()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

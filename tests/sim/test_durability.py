@@ -55,7 +55,8 @@ class Disk:
             mine = [e for e in effects if isinstance(e, Append | Begin | Discard)]
             if mine:
                 self.under_way += mine
-                self.world.after(self.rng.uniform(0.0001, 0.02 if self.sync else 0.002), self._written, len(mine), node, self.life)
+                takes = self.rng.uniform(0.0001, 0.02 if self.sync else 0.002)
+                self.world.after(takes, self._written, len(mine), node, self.life)
             return [e for e in effects if e not in mine]
 
         node.take_effects = taken  # type: ignore[method-assign]
@@ -88,8 +89,9 @@ def play(seed: int) -> list[tuple[str, str]]:
     ledger = Ledger()
     disks: dict[int, Disk] = {}
     world.on_start.append(lambda host: disks[host.index].started())
+    routing = os.environ.get("ROUTING") or ("flood", "interest", "flood", "topic")[seed // 2 % 4]
     for index in range(rng.choice((1, 2, 3, 4))):
-        host = world.add(discovery="multicast", routing="interest" if seed % 3 == 2 else "flood")
+        host = world.add(discovery="multicast", routing=routing)
         disks[index] = Disk(world, host, sync=seed % 2 == 0)
         host.start()
     clients: list[SimClient] = []
@@ -97,7 +99,8 @@ def play(seed: int) -> list[tuple[str, str]]:
     for host in world.hosts:
         for number in range(rng.choice((1, 2))):
             filters = [(rng.choice(FILTERS), rng.choice((1, 2, 2)))]
-            client = Stayer(world, ledger, f"sub{host.index}.{number}", host, version=rng.choice((4, 5)), clean=False, filters=filters)
+            name, version = f"sub{host.index}.{number}", rng.choice((4, 5))
+            client = Stayer(world, ledger, name, host, version=version, clean=False, filters=filters)
             client.ack_delay = rng.choice((0.0, 0.0, 0.05))
             clients.append(client)
         publishers.append(Stayer(world, ledger, f"pub{host.index}", host, version=rng.choice((4, 5)), clean=False))
@@ -141,7 +144,8 @@ def check(world: World, ledger: Ledger, client: SimClient) -> None:
         if not matches(interest.filter, sent.topic):
             continue
         copies = got.count(sent.number)
-        told = f"{client.name} at {client.host.name}: message {sent.number} (QoS {sent.qos}, {sent.life}, {sent.at - world.started:.4f})"
+        when = f"{sent.at - world.started:.4f}"
+        told = f"{client.name} at {client.host.name}: message {sent.number} (QoS {sent.qos}, {sent.life}, {when})"
         if sent.acked is not None and not copies and sent.at > interest.since + SPREAD:
             world.violation("lost", f"{told} was acknowledged and did not come")
         if copies > 1 and sent.qos == interest.qos == 2:

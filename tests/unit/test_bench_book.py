@@ -77,7 +77,8 @@ def view(name: str, root: str, parent: str | None, links: dict[str, str], state:
     return {
         "id": name, "root": root, "parent": parent, "state": state,
         "links": [
-            {"peer": peer, "name": peer, "up": True, "forwarding": role != "blocked", "role": role} for peer, role in links.items()
+            {"peer": peer, "name": peer, "up": True, "forwarding": role != "blocked", "role": role}
+            for peer, role in links.items()
         ],
     }  # fmt: skip
 
@@ -104,6 +105,19 @@ def record(number: int, delay: float | None, status: str = "complete") -> dict[s
         "cell": {"topics": 3}, "repetition": number, "summary": {"flows": flows}, "status": status, "scenario": "s",
         "failures": [] if status == "complete" else ["b1 ended with code 1"],
     }  # fmt: skip
+
+
+def test_ratios_of_a_mix() -> None:
+    def run(mix: str, **rates: float) -> dict[str, Any]:
+        return {"cell": {"cpu": 0.5, "mix": mix}, "summary": {"flows": {k: {"delivered_per_s": v} for k, v in rates.items()}}}
+
+    (table,) = runtable.ratios([run("a", a=10.0), run("b", b=4.0), run("a+b", a=5.0, b=3.0), run("a+c", a=5.0, c=1.0)])
+    lines = [[word.strip() for word in line.split("|")[1:-1]] for line in table.splitlines()[5:]]
+    assert lines == [
+        ["cpu=0.5", "a+b", "a", "10.0", "5.0", "0.50"], ["cpu=0.5", "a+b", "b", "4.0", "3.0", "0.75"],
+        ["cpu=0.5", "a+c", "a", "10.0", "5.0", "0.50"],
+    ]  # fmt: skip
+    assert runtable.ratios([record(1, 2.0)]) == []
 
 
 def test_the_table_shows_every_run_as_what_it_is() -> None:

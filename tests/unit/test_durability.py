@@ -12,7 +12,7 @@ from broker import durability, limits
 from broker.drain import Drain, DrainOptions
 from broker.keptsession import KeptSession
 from broker.session import Session
-from broker.wire import Connack, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
+from broker.wire import Connack, Pingreq, Pingresp, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
 from tests.unit.journal_harness import Durable, Files, picture
 from tests.unit.node_harness import FakeClient
 
@@ -467,6 +467,8 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
     world.advance(5)
     assert publisher.take() == []
     assert "QoS 1 and 2 messages are not acknowledged" in "".join(world.logged)
+    publisher.send(Pingreq())
+    assert publisher.take() == [Pingresp()]
     other = world.connect("other")  # who needs no disk notices nothing
     other.subscribe("b")
     other.publish("b", b"x")

@@ -8,10 +8,12 @@ from broker import interest as module
 from broker import limits
 from broker.interest import LINGER
 from broker.listings import INTEREST, PACE
+from broker.propagation import WAIT
 from broker.records import DIRECTORY
+from broker.wire import Suback, Subscribe, SubscriptionRequest
 from routing.directory import CHANGES, _decode_changes
 from tests.unit.link_harness import Neighbour, lone
-from tests.unit.node_harness import World
+from tests.unit.node_harness import FakeClient, World
 
 
 def told(neighbour: Neighbour) -> list[list[tuple[str, bool]]]:
@@ -23,6 +25,13 @@ def told(neighbour: Neighbour) -> list[list[tuple[str, bool]]]:
             if changes:
                 found.append(changes)
     return found
+
+
+def subscribe(client: FakeClient, *filters: str) -> None:
+    """Subscribe, and let the time pass for which SUBACK waits for a neighbour who does not say that he knows."""
+    client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]))
+    client.world.advance(WAIT)
+    assert [type(packet) for packet in client.take()] == [Suback]
 
 
 @pytest.fixture
@@ -42,18 +51,18 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
         world.advance(seconds)
         return told(neighbour)
 
-    one.subscribe("a/b", "a/c", "x")
+    subscribe(one, "a/b", "a/c", "x")
     assert after(PACE) == [[("a/b", True), ("a/c", True), ("x", True)]]
-    two.subscribe("a/b")
+    subscribe(two, "a/b")
     assert after(PACE) == []
-    two.subscribe("a/#")
+    subscribe(two, "a/#")
     assert after(PACE) == [[("a/#", True), ("a/b", False), ("a/c", False)]]
-    one.subscribe("a/d")
+    subscribe(one, "a/d")
     one.unsubscribe("a/c")
     assert after(2 * LINGER) == []
     two.unsubscribe("a/#")
     assert after(LINGER - 0.1) == []
-    two.subscribe("a/#")  # it is back: nobody hears of it
+    subscribe(two, "a/#")  # it is back: nobody hears of it
     assert after(2 * LINGER) == []
     two.disconnect()
     assert after(LINGER + PACE) == [[("a/b", True), ("a/d", True), ("a/#", False)]]
@@ -68,10 +77,10 @@ def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPa
     neighbour.child()
     filters = [f"site/{number}" for number in range(55)]
     one, all_of_it = world.connect("one"), world.connect("all")
-    one.subscribe(*filters)
+    subscribe(one, *filters)
     world.advance(1)
     neighbour.take()
-    all_of_it.subscribe("#")
+    subscribe(all_of_it, "#")
     world.advance(1)
     pieces = told(neighbour)
     assert pieces[0][0] == ("#", True)
@@ -92,14 +101,14 @@ def test_more_than_others_can_be_told(world: World, monkeypatch: pytest.MonkeyPa
     neighbour = Neighbour(world, 101)
     neighbour.child()
     client = world.connect("one")
-    client.subscribe(*(f"a/{number}" for number in range(10)))
+    subscribe(client, *(f"a/{number}" for number in range(10)))
     world.advance(1)
     neighbour.take()
-    client.subscribe("a/10", "a/11")
+    subscribe(client, "a/10", "a/11")
     world.advance(1)
     assert {name for piece in told(neighbour) for name, posted in piece if posted} <= {"a/10", "#"}
     assert world.counters.interest_widened == 1
-    client.subscribe("+/#", "#")
+    subscribe(client, "+/#", "#")
     client.unsubscribe("+/#", "#", *(f"a/{number}" for number in range(6)))
     world.advance(1)
     assert told(neighbour) == []
@@ -112,7 +121,7 @@ def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     client = world.connect("one")
-    client.subscribe("$SYS/#", "$x")
+    subscribe(client, "$SYS/#", "$x")
     client.unsubscribe("$x")
     world.advance(1)
     assert told(neighbour) == []

@@ -348,3 +348,26 @@ def test_a_broker_without_a_name_gets_one() -> None:
     assert settled("127.0.0.1:1884").name.endswith(":1884")
     assert settled("127.0.0.1:1884", name="x").name == "x"
     assert len(settled("127.0.0.1:65535").name) <= 64
+
+
+def test_durability(tmp_path: Path) -> None:
+    """Its key is at the top of the file; async and sync need a place."""
+    assert told(tmp_path).durability is None
+    assert told(tmp_path, "durability: sync\nfederation: {data-dir: d}").durability == "sync"
+    environment = {"MQTTREE_DURABILITY": "none"}
+    assert told(tmp_path, "durability: sync\nfederation: {data-dir: d}", environment).durability == "none"
+    assert told(tmp_path, "durability: sync", environment, durability="async", data_dir="d").durability == "async"
+    assert told(tmp_path, "durability: none").durability == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "line"),
+    [
+        (None, {"durability": "always"}, "--durability: 'always' is not one of none, async, sync"),
+        ("durability: 3", {"data_dir": "d"}, "config.yaml:1: durability: 3 is not one of none, async, sync"),
+        ("durability: async", {}, "config.yaml:1: durability: async needs a data directory (--data-dir)"),
+        ("federation: {durability: sync}", {}, "config.yaml:1: federation.durability: unknown key"),
+    ],
+)
+def test_durability_that_cannot_be(tmp_path: Path, text: str | None, flags: dict[str, Any], line: str) -> None:
+    assert refusal(tmp_path, text, **flags).startswith(line)

@@ -27,7 +27,7 @@ class Owner:
     """What a stream asks for."""
 
     def __init__(self) -> None:
-        self.node = SimpleNamespace(now=1.0, counters=Counters())
+        self.node = SimpleNamespace(now=1.0, counters=Counters(), durability=None)
         self.lost = 0
 
     def lose(self, stream: Stream) -> None:
@@ -118,7 +118,7 @@ class Asking:
         self.window = Window(0, 0.0)
         self.asked: list[int] = []
         self.activated = 0
-        listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN)
+        listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
         directory = SimpleNamespace(listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20)))
         self.listings: Any = SimpleNamespace(
             directory=directory, post=lambda *_: None, watch=lambda *_: None, receive=lambda *_: None, on_way=[], arriving=NEAR,
@@ -131,7 +131,8 @@ class Asking:
             repeats=SimpleNamespace(highest={}),
         )  # fmt: skip
         node: Any = SimpleNamespace(
-            now=1.0, counters=Counters(), forwarding=[], schedule=lambda at, call: None, cancel=lambda timer: None
+            now=1.0, counters=Counters(), forwarding=[], durability=None,
+            schedule=lambda at, call: None, cancel=lambda timer: None,
         )
         self.streams = Streams(node, federation)
         self.streams.met(self.key, self.window)
