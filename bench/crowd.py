@@ -53,6 +53,7 @@ class Crowd:
         self._opening: list[Client] = []
         self._calling = 0
         self.interruptions = 0
+        self.skipped = 0
         self._notes = 0
         self.first_refusal = ""
         self._own = psutil.Process()
@@ -161,32 +162,30 @@ class Crowd:
 
     def publish(self, start: float) -> float:
         """Publish everything, from `start` (s, monotonic), while orders say nothing else; return when that was over."""
-        due: list[tuple[float, int]] = []
+        due: list[tuple[float, int, int]] = []
         fast: list[Publisher] = []
         end = start
         for number, publisher in enumerate(self.publishers):
             flow = publisher.flow
             end = max(end, start + flow.duration())
             if flow.rate:
-                heapq.heappush(due, (start + publisher.spec.start, number))
+                heapq.heappush(due, (start + publisher.spec.start, number, 0))
             else:
                 fast.append(publisher)
         if not self.publishers:
             end = start + self.cell.main.duration()
-        skipped, swept = 0, 0.0
+        swept = 0.0
         while not self.orders.poll(0):
             now = time.monotonic()
             while due and due[0][0] <= now:
-                when, number = heapq.heappop(due)
+                when, number, turn = heapq.heappop(due)
                 publisher = self.publishers[number]
                 flow = publisher.flow
-                if flow.messages and len(publisher.published.times) >= flow.messages:
-                    continue
-                if not flow.messages and when >= start + flow.begin + flow.seconds:
+                if turn >= flow.messages if flow.messages else when >= start + flow.begin + flow.seconds:
                     continue
                 if not publisher.one(int(when * 1e9)):
-                    skipped += 1
-                heapq.heappush(due, (when + 1 / flow.rate, number))
+                    self.skipped += 1
+                heapq.heappush(due, (when + 1 / flow.rate, number, turn + 1))
             if now >= start:
                 self._until = end
                 if now >= swept:
@@ -198,8 +197,8 @@ class Crowd:
             following = due[0][0] if due else start if now < start else end
             self.step(min(SWEEP if fast else 0.2, max(0.0, following - time.monotonic())))
         self._until = 0.0
-        if skipped:
-            self.note(f"{skipped} messages were not published as their publishers were not connected")
+        if self.skipped:
+            self.note(f"{self.skipped} messages were not published as their publishers were not connected")
         return time.monotonic()
 
     def more(self, publisher: Publisher) -> None:
@@ -290,7 +289,7 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     orders.send(
         {
             "event": "done", "flows": crowd.book.summary(seconds), "seconds": seconds, "over": over,
-            "interruptions": crowd.interruptions, "opened": opened,
+            "interruptions": crowd.interruptions, "skipped": crowd.skipped, "opened": opened,
             "generator_cpu": (after.user + after.system - before.user - before.system) / seconds if seconds else 0.0,
         }
     )  # fmt: skip

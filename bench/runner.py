@@ -244,7 +244,7 @@ class Run:
         if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
             record["failures"].append(f"no tree {AGREE_SECONDS:g} s after the last fault")
         record["measure_to_ns"] = int(done["over"] * 1e9)
-        summary["flows"], summary["interruptions"] = done["flows"], done["interruptions"]
+        summary |= {key: done[key] for key in ("flows", "interruptions", "skipped")}
         seconds = over - start
         summary["seconds"] = seconds
         summary["broker_cpu"] = sum(used.values()) - sum(cpu.get(name, 0.0) for name in used)

@@ -206,7 +206,7 @@ def _parser() -> Parser:
     run.add_argument("--discovery", metavar="multicast|static|dns|off", help="how brokers find each other (multicast)")
     run.add_argument("--seed", metavar="HOST:PORT", action="append", help="a broker to begin with; may be repeated")
     run.add_argument("--advertise", metavar="HOST:PORT", help="the address that other brokers are told")
-    run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (flood)")
+    run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (topic)")
     run.add_argument("--admin", metavar="HOST:PORT", help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)")
     run.add_argument("--log-level", metavar="debug|info|warning|error", help="what is logged (info)")
     run.add_argument("--log-format", metavar="text|json", help="lines for people or JSON objects (text)")

@@ -137,6 +137,11 @@ class Durability:
         self.sessions[number] = session
 
     @property
+    def busy(self) -> bool:
+        """Whether something is still to be written: a checkpoint, or what the driver has."""
+        return self._plan is not None or self._until > 0 or bool(self._under_way)
+
+    @property
     def pending(self) -> int:
         """Bytes that the driver has and has not reported."""
         return self._pending

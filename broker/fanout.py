@@ -158,7 +158,7 @@ class Fanout:
         session.subscriptions[subscription.filter] = subscription
         if group is None:
             interest = self.node.federation.interest
-            if self.trie.insert(inner, session.client_id, subscription) and interest.selective:
+            if self.trie.insert(inner, session.client_id, subscription) and interest.telling:
                 interest.changed(inner, wanted=True)
         else:
             shared = self.shared.get(inner, group)
@@ -179,7 +179,7 @@ class Fanout:
             return False
         if group is None:
             interest = self.node.federation.interest
-            if self.trie.remove(inner, session.client_id) and interest.selective:
+            if self.trie.remove(inner, session.client_id) and interest.telling:
                 interest.changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)

@@ -334,6 +334,7 @@ class Federation:
         self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
         self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
         self.node.federated = True  # from now on somebody may miss something: keep a log
+        self.interest.begin()
         self.overlays.opened(link)
         link.send_ping(now)
         self._settle(now)

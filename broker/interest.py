@@ -7,6 +7,7 @@ round. A topic's links are those that lead to a broker with a matching filter, l
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ PIECE = 500
 """steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred thousand, and all brokers have to
 hear of each; nobody's messages wait for that."""
 
+LOAD, LOAD_PACE = 500, 0.02
+"""filters that are looked through at a time when the first other broker comes, and s between: some ms of work."""
+
 EVERYTHING = b"#"
 """What a broker posts that floods: it is part of every way."""
 
@@ -37,7 +41,8 @@ class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_node", "_working", "generation", "selective",
+        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_loading", "_node", "_working", "generation",
+        "selective", "telling",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -48,8 +53,11 @@ class Interest:
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
         self._working = False
+        self._loading: deque[str] = deque()  # filters of before the first other broker came, still to be told
         self._crowded = False  # more is wanted than others can be told
         self.selective = federation.config.routing != "flood"
+        self.telling = False
+        """Whether others are told what is wanted here: since the first one has come. Alone, subscribing costs nothing more."""
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
         federation.listings.watch(INTEREST, self._posted)
@@ -59,9 +67,31 @@ class Interest:
 
     # ---------------------------------------------------------------- what is wanted here
 
+    def begin(self) -> None:
+        """Begin to tell what is wanted here, as another broker has come; everything, while many filters are looked through."""
+        if self.selective and not self.telling:
+            self.telling = True
+            self._loading.extend(self._node.fanout.trie.filters())
+            if len(self._loading) > LOAD:
+                self._cover.add("")
+                self._post()
+            self._load(self._node.now)
+
+    def _load(self, now: float) -> None:
+        wanted = self._node.fanout.trie
+        for _ in range(min(LOAD, len(self._loading))):
+            topic_filter = self._loading.popleft()
+            if topic_filter in wanted and not topic_filter.startswith("$"):
+                self._cover.add(topic_filter)
+        if self._loading:
+            self._node.schedule(now + LOAD_PACE, self._load)
+        elif not self._crowded:
+            self._cover.remove("")
+        self._post()
+
     def changed(self, topic_filter: str, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
-        if self.selective and not topic_filter.startswith("$"):  # no such topic crosses a link
+        if self.telling and not topic_filter.startswith("$"):  # no such topic crosses a link
             if wanted:
                 self._closing.pop(topic_filter, None)
                 self._cover.add(topic_filter)

@@ -67,7 +67,7 @@ class Propagation:
         """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
         they do. In either case `settle_for` follows."""
         interest = self._federation.interest
-        if not interest.selective or not self._federation.links:
+        if not interest.telling or not self._federation.links:
             return False
         for topic_filter in filters:
             interest.changed(topic_filter, wanted=True)
@@ -81,7 +81,7 @@ class Propagation:
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
         interest = self._federation.interest
-        if interest.selective:
+        if interest.telling:
             for topic_filter in filters:
                 if topic_filter not in self._node.fanout.trie:
                     interest.changed(topic_filter, wanted=False)

@@ -76,7 +76,7 @@ class FederationSettings:
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None
     """IPv4 addresses of the interfaces for multicast; None: all that are up."""
-    routing: str = "flood"
+    routing: str = "topic"
     overlay: str = "capability"
     capability: float = 1.0
     hello: float = 0.5
@@ -125,7 +125,7 @@ class RunSettings:
     discovery: str = "multicast"
     seed: tuple[Address, ...] = ()
     advertise: Address | None = None
-    routing: str = "flood"
+    routing: str = "topic"
     overlay: str = "capability"
     admin: Address | None = None
     log_level: str = "info"

@@ -182,8 +182,9 @@ class BrokerProcess:
     def ended(self) -> str:
         """How it ended, in one line."""
         code = self.process.poll() if self.process is not None else None
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        return f"{self.name} {how}" + (f": {said}" if (said := self.said()) else "")
+        if code is not None and code < 0:
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        return f"{self.name} ended with code {code}" + (f": {said}" if (said := self.said()) else "")
 
 
 def end_all(brokers: list[BrokerProcess]) -> None:

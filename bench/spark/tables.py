@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from bench.load.histogram import upper
 from bench.spark import network, source
 from bench.spark.events import Events, load, small
 from bench.spark.lines import delays, lines
@@ -79,9 +78,6 @@ def _upper() -> Any:
     shift = F.floor((place - half) / half).cast("int")
     wide = F.call_function("shiftleft", (place - shift * half).cast("long"), shift) + F.call_function("shiftleft", F.lit(1).cast("long"), shift) - 1
     return F.when(place < 2 * half, place.cast("long")).otherwise(wide) / 1e6
-
-
-assert upper(255) == 255
 
 
 def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFrame:

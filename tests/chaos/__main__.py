@@ -338,7 +338,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
     parser.add_argument("--kinds", nargs="+", choices=sorted(set(KINDS)), default=KINDS, help="of faults; default: all")
-    parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="flood")
+    parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="topic")
     arguments = parser.parse_args(argv)
     if arguments.brokers < 2 or arguments.clients < 2 * arguments.brokers + 3 or arguments.faults < 1 or arguments.minutes <= 0:
         parser.error("needs two brokers, two clients for each and three more, a fault, and some time")

@@ -312,7 +312,7 @@ class Messages:
             if (
                 interest.qos
                 and interest.since < sent.at
-                and self._spread(interest, sent)
+                and self._spread(interest, client, sent)
                 and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
                 and all(self._lives(life) for life in client.holders)
                 and matches(interest.filter, sent.topic)
@@ -323,8 +323,13 @@ class Messages:
                     return interest
         return None
 
-    def _spread(self, interest: Interest, sent: Sent) -> bool:
-        if self._floods or interest.life == sent.life:
+    def _spread(self, interest: Interest, client: SimClient, sent: Sent) -> bool:
+        """Whether the publisher's broker knew where the session was (docs/decisions/0016: it hangs while a session moves)."""
+        if self._floods:
+            return True
+        if sent.hung and len(client.holders) > 1:
+            return False
+        if interest.life == sent.life:
             return True
         return self.meetings.spread(sent.life, interest.life, interest.since, sent.at)
 

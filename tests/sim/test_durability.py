@@ -19,7 +19,7 @@ from tests.sim.schedule import quiet
 from tests.sim.world import Host, World
 from tests.unit.journal_harness import Files
 
-SEEDS = int(os.environ.get("SEEDS", "24"))
+SEEDS = int(os.environ.get("SEEDS", "12"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 TOPICS = ("a", "a/b", "c")

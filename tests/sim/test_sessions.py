@@ -1,6 +1,6 @@
 """Clients that roam between brokers, in simulation: one session each, nothing lost, QoS 2 once.
 
-SEEDS=n runs n random schedules instead of the default, FIRST=k begins with seed k.
+SEEDS=n runs n random schedules of each routing instead of the quick ones, FIRST=k begins with seed k.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from tests.sim.clients import SimClient
 from tests.sim.schedule import FILTERS, Result, Schedule
 from tests.sim.world import Host
 
-SEEDS = int(os.environ.get("SEEDS", "40"))
+SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
-BLOCKS = 4
+QUICK = {
+    "flood": (0, 1, 3, 6, 7, 8, 9, 19, 20, 22, 23, 29, 33, 36, 39),
+    "interest": (0, 1, 3, 9, 20, 23),
+    "topic": (0, 1, 3, 9, 20, 23),
+}
 
 
 class Roaming(Schedule):
@@ -83,15 +87,29 @@ def show(result: Result) -> None:
         print(f"seed {result.seed}: {kind}: {text}")
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_roaming(block: int) -> None:
+@pytest.mark.parametrize("routing", QUICK)
+def test_roaming(routing: str) -> None:
     bad = []
     moved = 0
-    for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
-        result = Roaming(seed, routing="flood", calm=seed % 3 == 0).run()
+    for seed in range(FIRST, FIRST + SEEDS) if SEEDS else QUICK[routing]:
+        result = Roaming(seed, routing=routing, calm=seed % 3 == 0).run()
         moved += result.counters["sessions_moved"]
         if result.violations:
             bad.append(seed)
             show(result)
     assert not bad
     assert moved
+
+
+ONCE_BAD = {
+    26: "the way to the holder hung while the rest of a session was fetched, which went on without it",
+    53: "a publisher's broker hung while a session moved: not promised",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_BAD)
+def test_once_bad_while_roaming(seed: int) -> None:
+    """Schedules that showed faults of moving sessions with routing by topic."""
+    result = Roaming(seed, routing="topic").run()
+    show(result)
+    assert result.violations == []

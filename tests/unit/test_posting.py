@@ -125,3 +125,21 @@ def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
     client.unsubscribe("$x")
     world.advance(1)
     assert told(neighbour) == []
+
+
+@pytest.mark.parametrize("count", (3, 1201))
+def test_alone_nothing_is_told_and_then_all_of_it(count: int) -> None:
+    """The first other broker is told what is wanted: everything, while many filters are looked through."""
+    world = lone(routing="topic", link_timeout=1000.0)
+    client = world.connect("early")
+    filters = [f"f/{number}" for number in range(count)]
+    for at in range(0, count, 400):
+        subscribe(client, *filters[at : at + 400])
+    own = world.node.federation.listings.directory.own
+    assert not any(key[:1] == INTEREST for key in own.entries)
+    neighbour = Neighbour(world, 101)
+    if count > 500:
+        assert own.entries.keys() >= {INTEREST + b"#"}
+    neighbour.child()
+    world.advance(1)
+    assert {key[1:].decode() for key in own.entries if key[:1] == INTEREST} == set(filters)

@@ -43,7 +43,7 @@ PRECEDENCE = [
     ("seed", "seed", (["a:1", "b"], (Address("a", 1), Address("b", 1883))), ("c:2,d:3", (Address("c", 2), Address("d", 3))),
      ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))), ()),
     ("advertise", "advertise", ("a:1", Address("a", 1)), ("b:2", Address("b", 2)), ("c:3", Address("c", 3)), None),
-    ("routing", "routing", ("topic", "topic"), ("flood", "flood"), ("interest", "interest"), "flood"),
+    ("routing", "routing", ("flood", "flood"), ("topic", "topic"), ("interest", "interest"), "topic"),
     ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)),
      None),
     ("log_level", "log_level", ("debug", "debug"), ("error", "error"), ("warning", "warning"), "info"),

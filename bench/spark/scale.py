@@ -1,0 +1,184 @@
+"""Time for a row from a million rows up, and the same question to DuckDB: `python -m bench.spark.scale --rows 1000000 10000000`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+
+from bench.generate import Made, make
+from bench.spark.session import SparkMissingError, java
+
+DUCK = """
+with p as (select publisher, sequence, min(at) as at, first(topic) as topic from '{files}' where kind = 'published' group by all),
+d as (select publisher, sequence, client, min(at) as at, count(*) as n from '{files}' where kind = 'delivered' group by all),
+j as (select d.client, d.publisher, p.topic, d.sequence, d.at, d.n, d.at - p.at as delay from d join p using (publisher, sequence)),
+o as (select *, min(at) over (partition by publisher, client, topic order by sequence desc rows between unbounded preceding and 1 preceding)
+      as newer from j),
+s as (select p.topic, count(*) as published from p group by all),
+w as (select sum(published) as expected from s join (select distinct client, topic from '{files}' where kind = 'subscribed') using (topic))
+select count(*), sum(n) - count(*), (select expected from w) - count(*), count(*) filter (at > newer), avg(delay) / 1e6,
+       approx_quantile(delay, [0.5, 0.9, 0.99, 0.999])
+from o
+"""
+"""The core of the pipeline as one query: deliveries, duplicates, losses, order, mean delay, percentiles."""
+
+
+@dataclass
+class Cost:
+    """What a question took: seconds, the most memory of the process and its children (bytes), and its answers."""
+
+    seconds: float
+    memory: int
+    answers: dict[str, float]
+
+
+class Watch:
+    """Samples the resident memory of a process and its children while it is open."""
+
+    def __init__(self, pid: int) -> None:
+        self._process, self._done = psutil.Process(pid), threading.Event()
+        self.most = 0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.2):
+            try:
+                alive = [self._process, *self._process.children(recursive=True)]
+                self.most = max(self.most, sum(each.memory_info().rss for each in alive))
+            except psutil.Error:
+                continue
+
+
+_SPARK = """
+import json, sys, time
+from bench.spark.session import session
+from bench.spark import tables
+spark = session(sys.argv[2], sys.argv[3])
+began = time.monotonic()
+table = tables.compute(spark, [sys.argv[1]])
+print(json.dumps([time.monotonic() - began, table.runs[0]]))
+spark.stop()
+"""
+
+
+def ask_spark(folder: Path, master: str, memory: str) -> Cost:
+    """Aggregate in a process of its own; the session's start is not counted."""
+    import json
+
+    command = [sys.executable, "-c", _SPARK, str(folder), master, memory]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with Watch(process.pid) as watch:
+        out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "Spark failed")
+    seconds, run = json.loads(out.strip().splitlines()[-1])
+    names = ("delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms")
+    return Cost(seconds, watch.most, {name: run[name] for name in names})
+
+
+_DUCK = """
+import json, sys, time, duckdb
+connection = duckdb.connect()
+connection.execute(f"set memory_limit='{sys.argv[3]}'")
+connection.execute(f"set threads={sys.argv[4]}")
+connection.execute(f"set temp_directory='{sys.argv[5]}'")
+began = time.monotonic()
+row = connection.execute(sys.argv[2]).fetchone()
+print(json.dumps([time.monotonic() - began, [float(value) for value in (*row[:5], *row[5])]]))
+"""
+
+
+def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
+    """Ask the same of DuckDB, in a process of its own."""
+    import json
+
+    query = DUCK.format(files=f"{folder}/trace/*/*/*.parquet")
+    with tempfile.TemporaryDirectory(dir=folder) as spill:
+        command = [sys.executable, "-c", _DUCK, "", query, memory, str(threads), spill]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with Watch(process.pid) as watch:
+            out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "DuckDB failed")
+    seconds, values = json.loads(out.strip().splitlines()[-1])
+    names = ("delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms")
+    return Cost(seconds, watch.most, dict(zip(names, values, strict=True)))
+
+
+def check(made: Made, cost: Cost) -> str:
+    """Return what is wrong with the answers, empty if nothing is."""
+    wanted = {"delivered": made.expected - made.lost, "duplicates": made.duplicates, "lost": made.lost}
+    wrong = [f"{name} {cost.answers[name]:,.0f}, not {value:,}" for name, value in wanted.items() if cost.answers[name] != value]
+    return "; ".join(wrong)
+
+
+def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> list[str]:
+    """Make so many rows, ask both, and return the lines of the table."""
+    began = time.monotonic()
+    made = make(folder, rows)
+    print(f"{made.rows:,} rows made in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    lines = []
+    asked: tuple[tuple[str, Callable[[], Cost]], ...] = (
+        ("Spark", lambda: ask_spark(folder, master, memory)),
+        ("DuckDB", lambda: ask_duckdb(folder, threads, memory)),
+    )
+    for name, ask in asked:
+        try:
+            cost = ask()
+        except RuntimeError as error:
+            lines.append(f"| {made.rows:,} | {name} | failed: {error} | | | |")
+            continue
+        wrong = check(made, cost)
+        answers: dict[str, Any] = cost.answers
+        lines.append(
+            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | {cost.seconds / made.rows * 1e9:,.0f} | {cost.memory / 2**20:,.0f} | "
+            f"{wrong or 'right'}; p50 {answers['delay_p50_ms']:.3f}, p99 {answers['delay_p99_ms']:.3f} ms |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark.scale", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N")
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="(local[2])")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of DuckDB (2)")
+    parser.add_argument("--memory", default="2g", metavar="SIZE", help="what each may use: Java's heap, DuckDB's memory_limit (2g)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the rows are made, and deleted again (the system's)")
+    options = parser.parse_args()
+    try:
+        java()
+    except SparkMissingError as error:
+        print(f"bench.spark.scale: {error}", file=sys.stderr)
+        return 2
+    print(f"DuckDB {duckdb.__version__}, {options.threads} threads; Spark {options.master}; {options.memory} each\n")
+    print("| rows | | s | ns a row | MiB resident, at most | answers |\n|---|---|---|---|---|---|", flush=True)
+    for rows in options.rows:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            for line in measure(rows, options.master, options.memory, options.threads, Path(folder)):
+                print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The journal's files: written by a thread, read at the start; what goes wrong is said in one line."""
+
+from __future__ import annotations
+
+import os
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.configfile import ConfigError
+from broker.disk import Disk
+from broker.effects import Append, Begin, Discard
+from broker.journal import SessionRecord, encode_frame, encode_header
+
+ID = b"brokerid"
+PATIENCE = 30.0
+
+
+def frame(number: int) -> bytes:
+    return encode_frame([SessionRecord(number, 1, 5, 1.0, 1, 1, b"c%d" % number, b"", b"").encode()], 1000 + number)
+
+
+class Writer:
+    """A disk and what it says."""
+
+    def __init__(self, folder: Path, *, sync: bool) -> None:
+        self.disk = Disk(folder, ID, sync=sync)
+        self.said: queue.Queue[tuple[Any, str | None]] = queue.Queue()
+        self.loaded = self.disk.load()
+        self.disk.start(lambda effect, error: self.said.put((effect, error)))
+
+    def do(self, effect: Append | Begin) -> str | None:
+        """Have it done, and hear how it went."""
+        self.disk.put(effect)
+        done, error = self.said.get(timeout=PATIENCE)
+        assert done is effect
+        return error
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
+    writer = Writer(tmp_path, sync=sync)
+    assert (writer.loaded.generation, writer.loaded.files) == (1, 0)
+    assert writer.do(Begin(1)) is None
+    for number in range(1, 4):
+        assert writer.do(Append(frame(number), number)) is None
+    assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}  # nothing waits in this process
+    assert writer.do(Begin(2)) is None
+    assert writer.do(Append(frame(4), 4)) is None
+    again = Disk(tmp_path, ID, sync=sync).load()
+    assert (again.generation, again.files) == (3, 2)
+    assert set(again.image.sessions) == {1, 2, 3, 4}
+    assert again.image.alive == 1004
+    writer.disk.put(Discard(2))
+    writer.disk.close()
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
+    assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {4}
+
+
+def test_frames_that_come_at_once_are_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda number: (calls.append(number), sync(number)))
+    disk = Disk(tmp_path, ID, sync=True)
+    for effect in [Begin(1), *(Append(frame(number), number) for number in range(1, 101))]:
+        disk.put(effect)
+    said: list[Any] = []
+    disk.start(lambda effect, error: said.append((effect, error)))
+    disk.close()
+    assert [type(effect) for effect, _ in said] == [Begin, Append]
+    assert said[-1][0].mark == 100
+    assert len(calls) == 1
+    assert len(disk.load().image.sessions) == 100
+
+
+@pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
+def test_after_an_error_nothing_is_written_until_a_generation_begins(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, sync=True)
+    writer.do(Begin(1))
+    assert writer.do(Append(frame(1), 1)) is None
+    whole = (tmp_path / "journal" / "00000001").stat().st_size
+
+    def broken(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, what, broken)
+        assert writer.do(Append(frame(2), 2)) == "No space left on device"
+        if what == "pwrite":
+            assert writer.do(Begin(2)) == "No space left on device"
+            assert not (tmp_path / "journal" / "00000002").exists()
+    assert writer.do(Append(frame(3), 3)) == "No space left on device"
+    assert (tmp_path / "journal" / "00000001").stat().st_size == whole
+    assert writer.do(Begin(3)) is None
+    assert writer.do(Append(frame(4), 4)) is None
+    writer.disk.close()
+    assert set(Disk(tmp_path, ID, sync=True).load().image.sessions) == {1, 4}
+
+
+def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path, sync=False)
+    writer.do(Begin(1))
+    write = os.pwrite
+    calls: list[int] = []
+
+    def half(number: int, data: memoryview, at: int) -> int:
+        calls.append(at)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return write(number, data[: len(data) // 2], at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        assert writer.do(Append(frame(1), 1)) == "No space left on device"
+    writer.disk.close()
+    again = Disk(tmp_path, ID, sync=False).load()
+    assert not again.cuts
+    assert not again.image.sessions
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    good = encode_header(ID, 1) + frame(1)
+    (folder / "00000001").write_bytes(good + frame(2)[:-1])
+    (folder / "00000002").write_bytes(encode_header(ID, 2)[:-3])
+    (folder / "00000003").write_bytes(encode_header(ID, 3) + frame(3) + frame(4)[:20] + b"?" + frame(4)[21:] + frame(5))
+    (folder / "00000004").write_bytes(b"")
+    (folder / "notes.txt").write_text("not ours")
+    loaded = Disk(tmp_path, ID, sync=False).load()
+    assert set(loaded.image.sessions) == {1, 3}
+    assert (loaded.generation, loaded.files) == (5, 4)
+    first, second, third = loaded.cuts
+    rest = len(frame(2)) - 1
+    assert first == f"{folder / '00000001'}: what begins at byte {len(good)} is cut off; the {rest} bytes from there do not count"
+    assert second == f"{folder / '00000002'}: its beginning is cut off or damaged; nothing in it counts (35 bytes)"
+    assert "is damaged" in third
+    again = Disk(tmp_path, ID, sync=False).load()
+    assert not again.cuts
+    assert set(again.image.sessions) == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"something else altogether", "is not a journal of mqttree"),
+        (encode_header(b"another!", 1), "is of broker"),
+        (encode_header(ID, 7), "is generation 7: it was renamed"),
+        (encode_header(ID, 1) + encode_frame([b"\x63\0\0\0\0"], 1), "holds a record of the kind 99, which this release does not know"),
+        (encode_header(ID, 1) + encode_frame([b"\1"], 1), "holds a record that is cut off"),
+        (None, "Is a directory"),
+    ],
+)
+def test_what_cannot_be_used_at_all(tmp_path: Path, content: bytes | None, why: str) -> None:
+    path = tmp_path / "journal" / "00000001"
+    if content is None:
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        Disk(tmp_path, ID, sync=False).load()
+    assert why in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text("a file")
+    with pytest.raises(ConfigError, match="File exists"):
+        Disk(tmp_path, ID, sync=False)
