@@ -19,7 +19,7 @@ UNSURE_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class Published:
-    """One publisher's messages: when each was due (ns), and which were accepted."""
+    """One publisher's messages: when each was sent (ns), and which were accepted."""
 
     spec: ClientSpec
     qos: int
@@ -85,9 +85,13 @@ class Book:
         return self.receivers[spec.topics[0] if spec.topics[0].startswith("$share/") else spec.name]
 
     def publish(self, number: int, due: int, sent: int) -> int:
-        """Book a message; return its sequence number."""
+        """Book a message that was sent when it was due or later (ns); return its sequence number.
+
+        Its delay counts from when it was sent: that we were late ourselves is nobody else's, and is told apart (lag). What waits
+        in a socket's queue was sent.
+        """
         published = self.publishers[number]
-        published.times.append(due)
+        published.times.append(sent)
         published.accepted.append(0)
         flow = self.flows[published.spec.flow]
         flow.published += 1
@@ -144,13 +148,13 @@ class Book:
                 if len(counts) == len(published.times) and 0 not in counts:
                     expected += len(counts)
                     continue
-                for sequence, due in enumerate(published.times):
+                for sequence, sent in enumerate(published.times):
                     if sequence < len(counts) and counts[sequence]:
                         expected += 1
                     elif published.qos and not published.accepted[sequence]:
                         continue
                     elif not receiver.since or any(
-                        lost_at - UNSURE_NS <= due <= (back or due) + UNSURE_NS for lost_at, back in receiver.gaps
+                        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS for lost_at, back in receiver.gaps
                     ):
                         unsure += 1
                     else:

@@ -292,7 +292,7 @@ class Publisher(Client):
         if sequence % crowd.every == 0:
             spec, flow = self.spec, self.flow
             crowd.trace.published(
-                due or now, spec.number, sequence, spec.name, spec.broker, self._topic, flow.qos, flow.payload, spec.flow
+                now, spec.number, sequence, spec.name, spec.broker, self._topic, flow.qos, flow.payload, spec.flow
             )
         self.send(packet)
         return True

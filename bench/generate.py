@@ -29,7 +29,8 @@ class Made:
 
 
 def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers: int = 2) -> Made:
-    """Write a run of about `rows` trace rows: each message is published, accepted, and delivered to each of its topic's subscribers.
+    """Write a run of about `rows` trace rows: each message is published, accepted, and delivered to each of its topic's
+    subscribers.
 
     One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than there are subscriptions.
     """
@@ -37,7 +38,9 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
         raise ValueError("at least 1,000 rows")
     rng = random.Random(seed)
     count = (rows - PUBLISHERS * subscribers) // (2 + subscribers)
-    delays = [int(rng.lognormvariate(0, 0.5) * 1e6) for _ in range(9973)]  # 1 ms at the median; a prime, so that nothing repeats together
+    delays = [
+        int(rng.lognormvariate(0, 0.5) * 1e6) for _ in range(9973)
+    ]  # 1 ms at the median; a prime, so that nothing repeats together
     zero = time.monotonic_ns()
     lost = duplicates = written = 0
     names = [[f"s{publisher:03d}-{which}" for which in range(subscribers)] for publisher in range(PUBLISHERS)]
@@ -70,11 +73,22 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
         into.agreed(zero, len(BROKERS), "b0")
     written = out.rows + into.rows
     about = {
-        "schema": 1, "run": run, "scenario": "generated", "title": "generated rows", "cell": {"rows": rows}, "repetition": 1, "seed": seed,
-        "broker": "none", "routing": "flood", "status": "complete", "failures": [], "measure_from_ns": zero,
-        "measure_to_ns": zero + 2000 + count * STEP_NS, "topology": {"brokers": list(BROKERS)},
+        "schema": 1,
+        "run": run,
+        "scenario": "generated",
+        "title": "generated rows",
+        "cell": {"rows": rows},
+        "repetition": 1,
+        "seed": seed,
+        "broker": "none",
+        "routing": "flood",
+        "status": "complete",
+        "failures": [],
+        "measure_from_ns": zero,
+        "measure_to_ns": zero + 2000 + count * STEP_NS,
+        "topology": {"brokers": list(BROKERS)},
         "command": ["python", "-m", "bench.generate", "--rows", str(rows), "--seed", str(seed)],
-    }  # fmt: skip
+    }
     (folder / "run.json").write_text(json.dumps(about, indent=1))
     return Made(written, count, count * subscribers, lost, duplicates)
 

@@ -19,10 +19,10 @@ record that refers to a message comes behind that message in the same generation
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.checkpoint import Checkpoint
 from broker.client import Client
 from broker.connection import Connection
 from broker.digests import Mark
@@ -68,10 +68,8 @@ FACTOR = 2.0
 """How many times the last checkpoint's size a journal may have: each byte is written up to one and a half times."""
 SMALLEST = 32 * 1024 * 1024
 """bytes; a journal that is smaller is read in a moment."""
-STEP_BYTES = 128 * 1024
-STEP_ITEMS = 400
 STEP = 0.01
-"""Bytes or items of a checkpoint in one step, about a ms of work, and s until the next."""
+"""s between two steps of a checkpoint."""
 AHEAD = 8 * 1024 * 1024
 """bytes on their way to the disk with which a checkpoint waits."""
 RETRY = 1.0
@@ -92,7 +90,7 @@ class Durability:
         self.safe = 0  # the highest mark that the driver has reported
         self.sessions: dict[int, KeptSession] = {}
         self._records: list[bytes] = []
-        self._size = 0  # bytes of these
+        self.size = 0  # bytes of these
         self._under_way: deque[tuple[int, int]] = deque()  # mark and bytes of frames that the driver has
         self._pending = 0  # bytes of these
         self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
@@ -106,8 +104,7 @@ class Durability:
         self._whole = 0  # bytes of the last one
         self._first = 1  # number of the first message that is in this generation
         self._again: set[int] = set()  # lower ones that are in it, too
-        self._plan: Iterator[int] | None = None  # of a checkpoint that is under way
-        self._said = 0  # bytes of it
+        self._checkpoint: Checkpoint | None = None  # that is under way
         self._until = 0  # mark of its end; 0: not yet
         self._retrying = False  # a new generation is going to be tried
 
@@ -127,7 +124,7 @@ class Durability:
                 self.meta(session)
         self.node.effects.append(Begin(generation))
         if files >= FILES:
-            self._checkpoint(begun=True)
+            self._begin_checkpoint(begun=True)
 
     def _adopt(self, session: Session, number: int) -> None:
         _become(session, KeptSession)
@@ -139,7 +136,7 @@ class Durability:
     @property
     def busy(self) -> bool:
         """Whether something is still to be written: a checkpoint, or what the driver has."""
-        return self._plan is not None or self._until > 0 or bool(self._under_way)
+        return self._checkpoint is not None or self._until > 0 or bool(self._under_way)
 
     @property
     def pending(self) -> int:
@@ -198,7 +195,7 @@ class Durability:
     def record(self, data: bytes) -> None:
         """Have a record written with this turn's frame."""
         self._records.append(data)
-        self._size += len(data)
+        self.size += len(data)
 
     def seal(self) -> None:
         """End this turn: its records become a frame."""
@@ -209,12 +206,12 @@ class Durability:
         if self._seen:
             vector = self.node.relay.vector
             seen = offered({key: vector[key] for key in self._seen if key in vector and key != self.node.relay.key})
-            records.append(encode_seen(encode_vector(seen | self._since())))
+            records.append(encode_seen(encode_vector(seen | self.since())))
             self._seen.clear()
         self._records = []
         self.mark += 1
         if self.state == BROKEN:
-            self._size = 0
+            self.size = 0
             if not self.sync:
                 self._release(self.mark)
             return
@@ -222,15 +219,15 @@ class Durability:
         self._under_way.append((self.mark, len(frame)))
         self._pending += len(frame)
         self._written += len(frame)
-        self._size = 0
+        self.size = 0
         counters = self.node.counters
         counters.journal_frames += 1
         counters.journal_bytes += len(frame)
         self.node.effects.append(Append(frame, self.mark))
         if self._pending > 4 * limits.JOURNAL_BACKLOG_BYTES:
             self._broke("the disk does not keep up")
-        elif self._plan is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
-            self._checkpoint()
+        elif self._checkpoint is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
+            self._begin_checkpoint()
 
     def _wall(self) -> int:
         return self.node.federation.retention.clock.physical(self.node.now)
@@ -262,7 +259,7 @@ class Durability:
         elif self.state == BROKEN:
             self.state = RECOVERING
             self.node.log("info", f"the journal is written again, in generation {generation}")
-            self._checkpoint(begun=True)
+            self._begin_checkpoint(begun=True)
 
     def _broke(self, error: str) -> None:
         self.node.counters.journal_errors += 1
@@ -273,7 +270,7 @@ class Durability:
             return
         first = self.state == OK
         self.state = BROKEN
-        self._plan, self._until = None, 0
+        self._checkpoint, self._until = None, 0
         what = "QoS 1 and 2 messages are not acknowledged" if self.sync else "what comes from now on dies with this broker"
         self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
         if not self.sync:
@@ -301,7 +298,7 @@ class Durability:
 
     # ---------------------------------------------------------------- checkpoints
 
-    def _checkpoint(self, *, begun: bool = False) -> None:
+    def _begin_checkpoint(self, *, begun: bool = False) -> None:
         """Begin to say everything once more, in a new generation."""
         self.node.counters.checkpoints += 1
         if not begun:
@@ -309,48 +306,19 @@ class Durability:
             self.node.effects.append(Begin(self._generation))
         self._first = self._number + 1
         self._again = set()
-        self._written = self._said = 0
-        self._until = 0
-        self._plan = plan = self._everything()
-        self.node.schedule(self.node.now, lambda now: self._step(plan, now))
+        self._written = self._until = 0
+        self._checkpoint = checkpoint = Checkpoint(self)
+        self.node.schedule(self.node.now, lambda now: self._step(checkpoint, now))
 
-    def _step(self, plan: Iterator[int], now: float) -> None:
-        if self._plan is not plan:
+    def _step(self, checkpoint: Checkpoint, now: float) -> None:
+        if self._checkpoint is not checkpoint:
             return
-        if self._pending <= AHEAD:
-            begin, items = self._size, 0
-            while items < STEP_ITEMS and self._size < begin + STEP_BYTES:
-                count = next(plan, 0)
-                if not count:
-                    self._whole = self._said + self._size - begin
-                    self.record(encode_whole(self._generation, self._whole))
-                    self._plan, self._until = None, self.mark + 1
-                    return
-                items += count
-            self._said += self._size - begin
-        self.node.schedule(now + STEP, lambda at: self._step(plan, at))
-
-    def _everything(self) -> Iterator[int]:
-        """Say everything, a little at a time; how much that was."""
-        for number in list(self.sessions):
-            session = self.sessions.get(number)
-            if session is not None:
-                self.whole(session)
-                yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
-        digests = self.node.retained.digests
-        for part in range(256):
-            for leaf in digests.leaves(bytes((part,))):
-                marks = digests.marks(leaf)
-                for mark in marks:
-                    self.retained(mark)
-                if marks:
-                    yield len(marks)
-        relay = self.node.relay
-        seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
-        self.record(encode_seen(encode_vector(seen | self._since())))
-        for entry in relay.log.of(self.node.config.id):
-            self.record(self._logged(entry))
-            yield 1
+        if self._pending <= AHEAD and checkpoint.step():
+            self._whole = checkpoint.size
+            self.record(encode_whole(self._generation, self._whole))
+            self._checkpoint, self._until = None, self.mark + 1
+        else:
+            self.node.schedule(now + STEP, lambda at: self._step(checkpoint, at))
 
     # ---------------------------------------------------------------- sessions
 
@@ -538,7 +506,7 @@ class Durability:
     def logged(self, entry: Entry) -> None:
         """Record messages published here that other brokers may lack. They get those of a publisher that goes on with its
         session at QoS 2 no earlier than we know that we have them: they would take what it repeats for another message."""
-        self.record(self._logged(entry))
+        self.record(self.encoded(entry))
         self.promise()
         conn = self.node.current
         goes_on = conn is not None and isinstance(conn.owner, Client) and conn.owner.session.number
@@ -546,7 +514,8 @@ class Durability:
             for link in self.node.federation.links.values():
                 link.conn.gate = self.mark + 1
 
-    def _logged(self, entry: Entry) -> bytes:
+    def encoded(self, entry: Entry) -> bytes:
+        """Return an entry of the relay's log as a record."""
         at = self._wall() - round((self.node.now - entry.at) * 1000)
         return LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(self.node.now)).encode()
 
@@ -555,7 +524,7 @@ class Durability:
         if self.sessions:
             self._seen.add(key)
 
-    def _since(self) -> Vector:
+    def since(self) -> Vector:
         """Say since when sessions here miss what is published elsewhere."""
         return {origin_key(self.node.config.id, self.node.relay.since): Window(0, 0.0)}
 

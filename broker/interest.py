@@ -41,8 +41,8 @@ class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_loading", "_node", "_working", "generation",
-        "selective", "telling",
+        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_loading", "_node", "_planned", "_working",
+        "generation", "selective", "telling",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -51,6 +51,7 @@ class Interest:
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
         self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
+        self._planned = False  # `_close` is going to look at them
         self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
         self._working = False
         self._loading: deque[str] = deque()  # filters of before the first other broker came, still to be told
@@ -97,13 +98,17 @@ class Interest:
                 self._cover.add(topic_filter)
                 self._post()
             else:
-                if not self._closing:
+                if not self._planned:
+                    self._planned = True
                     self._node.schedule(self._node.now + LINGER, self._close)
+                self._closing.pop(topic_filter, None)  # the dict is in the order of time
                 self._closing[topic_filter] = self._node.now + LINGER
 
     def _close(self, now: float) -> None:
+        self._planned = False
         for topic_filter, until in list(self._closing.items()):
             if until > now:
+                self._planned = True
                 self._node.schedule(until, self._close)
                 break
             del self._closing[topic_filter]
@@ -192,12 +197,14 @@ class Interest:
     def onward(self, topic: bytes, key: bytes) -> list[Link]:
         """Return the links that a message of another broker (`key`: its origin) takes from here; it came over one of them, or
         over none."""
-        links = self.links(topic)
         if not self._federation.overlays.active:
-            return links
-        route = self._node.fanout.routes.get(topic) or self._node.fanout.route(topic)
-        if route.generation != self.generation:  # it is too long to be kept, and another one by now
-            return self._behind(topic, key)
+            return self.links(topic)
+        route = self._node.fanout.routes.get(topic)
+        if route is None or route.generation != self.generation:
+            self.links(topic)
+            route = self._node.fanout.routes.get(topic)
+            if route is None:  # its topic is too long to be kept
+                return self._behind(topic, key)
         found = route.onward.get(key)
         if found is None:
             found = route.onward[key] = self._behind(topic, key)

@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 WAIT = 0.3
 """s for which a SUBACK waits at most: several round trips of continents, and shorter than clients notice."""
 
+LOST = 1.0
+"""s after which a wave that nobody waited for counts as lost: all that is posted later would wait for its answer."""
+
 Then = Callable[[float], None]
 
 
 class Wave:
     """One on its way: who sent it to us (None: ourselves), and who has not answered."""
 
-    __slots__ = ("number", "source", "waiting")
+    __slots__ = ("number", "since", "source", "waiting")
 
-    def __init__(self, source: Link | None, number: int, waiting: set[Link]) -> None:
+    def __init__(self, source: Link | None, number: int, waiting: Iterable[Link], now: float) -> None:
         self.source = source
         self.number = number
-        self.waiting = waiting
+        self.since = now
+        self.waiting = set(waiting)
 
 
 class Propagation:
@@ -87,15 +91,14 @@ class Propagation:
                     interest.changed(topic_filter, wanted=False)
 
     def _late(self, now: float) -> None:
-        self._timer = None
         if self._waiters and self._waiters[0][0] <= now and self._waiters[0][1] <= self._covers:
             self._waves.pop(self._federation.own.id, None)  # somebody does not answer: what comes later is told by another one
         while self._waiters and self._waiters[0][0] <= now:
             self._node.counters.subscriptions_unconfirmed += 1
             self._waiters.popleft()[2](now)
-        if self._waiters:
-            self._timer = self._node.schedule(self._waiters[0][0], self._late)
-        self.told(now)
+        self._timer = self._node.schedule(self._waiters[0][0], self._late) if self._waiters else None
+        if not self._federation.listings.unsaid:
+            self.told(now)
 
     def _release(self, now: float) -> None:
         while self._waiters and self._waiters[0][1] <= self._confirmed:
@@ -103,13 +106,14 @@ class Propagation:
 
     # ---------------------------------------------------------------- our wave
 
-    def _links(self) -> set[Link]:
-        return {link for link in self._federation.links.values() if link.forwarding and link.state == "up" and link.version > 1}
+    def _links(self) -> list[Link]:
+        return [link for link in self._federation.links.values() if link.forwarding and link.state == "up" and link.version > 1]
 
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
         own = self._federation.own
-        if self._posted <= self._confirmed or own.id in self._waves:
+        wave = self._waves.get(own.id)
+        if self._posted <= self._confirmed or (wave is not None and now < wave.since + LOST):
             return
         links = self._links()
         if not links:
@@ -118,7 +122,7 @@ class Propagation:
             return
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
-        self._waves[own.id] = Wave(None, self._number, links)
+        self._waves[own.id] = Wave(None, self._number, links, now)
         body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
@@ -131,14 +135,15 @@ class Propagation:
             raise MalformedPacket("TOLD record has the wrong length")
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
         own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
-        if not own and self._federation.listings.directory.state(broker) < state:
+        directory = self._federation.listings.directory
+        if not own and (directory.via(broker) is None or directory.state(broker) < state):
             return
         known = self._waves.get(broker)
-        waiting = self._links() - {link}
+        waiting = [other for other in self._links() if other is not link]
         if own or (known is not None and known.number == number and known.source is not link) or not waiting:
             link.add_record(HEARD, broker + body[20:])
             return
-        self._waves[broker] = Wave(link, number, waiting)
+        self._waves[broker] = Wave(link, number, waiting, now)
         for other in waiting:
             other.add_record(TOLD, body)
 

@@ -275,9 +275,11 @@ class Recovery:
         """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
         node, relay = self.node, self.node.relay
         horizon = self.image.alive - limits.LOG_AGE * 1000
+        known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
         for record in self.image.logged:
-            if record.at < horizon or record.key == relay.key:
+            if record.at < horizon or record.key == relay.key or (record.key, record.sequence) in known:
                 continue
+            known.add((record.key, record.sequence))
             try:
                 message = next(read_link_packets(record.data, self._expires(record.at) or self.now))[2]
             except (WireError, StopIteration):

@@ -270,7 +270,7 @@ class Broker(Face):
         finally:
             if collecting:
                 gc.enable()
-        disk.start(lambda effect, error: self._loop.call_soon_threadsafe(self._told, effect, error))
+        disk.start(self._tell)
         counters = self.node.counters
         if loaded.files:
             what = f"{counters.sessions_loaded} sessions and {counters.retained_loaded} retained messages"
@@ -285,6 +285,11 @@ class Broker(Face):
         node.durability = Durability(node, sync=disk.sync)
         node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
+
+    def _tell(self, effect: Append | Begin, error: str | None) -> None:
+        """Hand over what the journal's thread says."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._told, effect, error)
 
     def _told(self, effect: Append | Begin, error: str | None) -> None:
         self.node.answer(effect, error, self.driver.time())

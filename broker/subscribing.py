@@ -43,12 +43,13 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
     filters = [
         request.filter
         for request, permitted in zip(packet.filters, allowed, strict=True)
-        if permitted and not request.filter.startswith(SHARE_PREFIX) and acceptable(request.filter)
+        if not request.filter.startswith(SHARE_PREFIX) and _refusal(client, request, permitted, note=False) is None
     ]
 
     def go_on(now: float) -> None:
-        client.node.now = now
-        client.node.current = client.conn
+        node = client.node
+        node.now = now
+        current, node.current = node.current, client.conn
         if not (client.conn.closed or client.conn.closing):
             try:
                 _grant(client, packet, allowed)
@@ -56,6 +57,7 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
                 client.fail(error)
         propagation.settle_for(filters)
         client.conn.resume(now)
+        node.current = current
 
     if propagation.expect(filters, go_on):
         client.conn.waiting = True
@@ -116,21 +118,21 @@ def _check_answer(client: Client, codes: int) -> None:
         raise ProtocolViolation("answer exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
 
 
-def _refusal(client: Client, request: SubscriptionRequest, permitted: bool) -> ReasonCode | None:
+def _refusal(client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True) -> ReasonCode | None:
     session = client.session
     if not acceptable(request.filter):
         return ReasonCode.TOPIC_FILTER_INVALID
     missing = unavailable(request.filter, client.node.config)
     if missing is not None:
         return missing
-    if not permitted or not _may_subscribe(client, request.filter):
+    if not permitted or not _may_subscribe(client, request.filter, note):
         return ReasonCode.NOT_AUTHORIZED
     if len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS and request.filter not in session.subscriptions:
         return ReasonCode.QUOTA_EXCEEDED
     return None
 
 
-def _may_subscribe(client: Client, topic_filter: str) -> bool:
+def _may_subscribe(client: Client, topic_filter: str, note: bool) -> bool:
     permissions = client.session.permissions
     if permissions is None:
         return True
@@ -138,7 +140,8 @@ def _may_subscribe(client: Client, topic_filter: str) -> bool:
     rule = permissions.subscribe_rule(inner)
     if rule is not None and rule.allow:
         return True
-    client.note_refusal("subscribe to", topic_filter, rule)
+    if note:
+        client.note_refusal("subscribe to", topic_filter, rule)
     return False
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page; make the tables first if they are missing or old. 0: written, 1: Spark failed, 2: nothing to report, or no Java."""
+    """Write the page, after the tables if those are missing or old; 0: written, 1: Spark failed, 2: nothing to report."""
     folder: Path = arguments.folder
     if not folder.is_dir():
         raise data.ReportError(f"{folder} is not a folder")

@@ -10,16 +10,36 @@ from bench.report.papers import CLAIMS
 from bench.report.plot import Plot, Point, Reference, Series, legend
 
 NAMES = {
-    "published_per_s": "published, messages/s", "accepted_per_s": "acknowledged, messages/s", "delivered_per_s": "delivered, messages/s",
-    "delivered_bytes_per_s": "delivered, bytes/s", "delay_mean_ms": "mean delay, ms", "delay_p50_ms": "median delay, ms",
-    "delay_p90_ms": "p90 delay, ms", "delay_p99_ms": "p99 delay, ms", "delay_p999_ms": "p99.9 delay, ms", "delay_max_ms": "longest delay, ms",
-    "accept_mean_ms": "mean time to acknowledgement, ms", "lost": "lost deliveries", "lost_accepted": "lost though acknowledged",
-    "unknown": "unknown deliveries", "duplicates": "duplicates", "disordered": "out of order", "control_bytes": "signalling on links, bytes",
-    "data_bytes": "messages on links, bytes", "control_bytes_per_s": "signalling, bytes/s", "data_bytes_per_s": "messages on links, bytes/s",
-    "control_bytes_run": "signalling, boot included, bytes", "broker_cpu": "CPU of a broker, cores", "broker_rss": "memory of a broker, bytes",
-    "generator_cpu": "CPU of the generator, cores", "convergence_s": "convergence, s", "repair_s": "repair of the tree, s",
-    "repair_service_s": "until all were served again, s", "stretch": "stretch (hops / shortest)", "jain": "Jain's index of brokers' loads",
-}  # fmt: skip
+    "published_per_s": "published, messages/s",
+    "accepted_per_s": "acknowledged, messages/s",
+    "delivered_per_s": "delivered, messages/s",
+    "delivered_bytes_per_s": "delivered, bytes/s",
+    "delay_mean_ms": "mean delay, ms",
+    "delay_p50_ms": "median delay, ms",
+    "delay_p90_ms": "p90 delay, ms",
+    "delay_p99_ms": "p99 delay, ms",
+    "delay_p999_ms": "p99.9 delay, ms",
+    "delay_max_ms": "longest delay, ms",
+    "accept_mean_ms": "mean time to acknowledgement, ms",
+    "lost": "lost deliveries",
+    "lost_accepted": "lost though acknowledged",
+    "unknown": "unknown deliveries",
+    "duplicates": "duplicates",
+    "disordered": "out of order",
+    "control_bytes": "signalling on links, bytes",
+    "data_bytes": "messages on links, bytes",
+    "control_bytes_per_s": "signalling, bytes/s",
+    "data_bytes_per_s": "messages on links, bytes/s",
+    "control_bytes_run": "signalling, boot included, bytes",
+    "broker_cpu": "CPU of a broker, cores",
+    "broker_rss": "memory of a broker, bytes",
+    "generator_cpu": "CPU of the generator, cores",
+    "convergence_s": "convergence, s",
+    "repair_s": "repair of the tree, s",
+    "repair_service_s": "until all were served again, s",
+    "stretch": "stretch (hops / shortest)",
+    "jain": "Jain's index of brokers' loads",
+}
 DEFAULT_Y = ("delay_mean_ms", "delivered_per_s")
 
 
@@ -35,7 +55,7 @@ def plots(scenario: str, results: Results) -> list[str]:
     figure: Row = next((about["figure"] for about in results.of(scenario) if about.get("figure")), {})
     wanted = [name for name in figure.get("y") or DEFAULT_Y if name in NAMES]
     factors = list(dict.fromkeys(key for case in cases for key in case.cell))
-    x = figure.get("x") if figure.get("x") in factors else next((key for key in factors if key != "broker"), "broker")
+    x = str(figure.get("x")) if figure.get("x") in factors else next((key for key in factors if key != "broker"), "broker")
     panel = figure.get("panel") if figure.get("panel") in factors and figure.get("panel") != x else None
     apart = any(case.flow for case in cases)
     cases = [case for case in cases if bool(case.flow) == apart or not _has_flows(case, cases)]
@@ -81,7 +101,9 @@ def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequen
         for claim in CLAIMS
         if claim.per is None and claim.value and claim.measure == measure and scenario.startswith(claim.scenarios)
     }
-    return Plot(title, x, NAMES[measure].rsplit(", ", 1)[-1], [str(value) for value in categories], series, list(lines.values()), numeric)
+    return Plot(
+        title, x, NAMES[measure].rsplit(", ", 1)[-1], [str(value) for value in categories], series, list(lines.values()), numeric
+    )
 
 
 def traffic(scenario: str, results: Results) -> list[str]:
@@ -93,7 +115,11 @@ def traffic(scenario: str, results: Results) -> list[str]:
         if run["scenario"] != scenario or run["flow"] or run["broker"] in seen or not about.get("parameters", {}).get("phases"):
             continue
         seen.add(run["broker"])
-        rows = [row for row in results.timeline if row["run"] == run["run"] and row["what"] in ("control_bytes_link", "data_bytes_link")]
+        rows = [
+            row
+            for row in results.timeline
+            if row["run"] == run["run"] and row["what"] in ("control_bytes_link", "data_bytes_link")
+        ]
         seconds = sorted({row["second"] for row in rows})
         if not seconds:
             continue
@@ -104,5 +130,7 @@ def traffic(scenario: str, results: Results) -> list[str]:
         ]
         step = max(len(span) // 8, 1)
         names = [str(second) if not (second - span[0]) % step else "" for second in span]
-        found.append(Plot(f"traffic between brokers - {run['broker']}", "s since the start", "bytes in a second", names, series).svg())
+        found.append(
+            Plot(f"traffic between brokers - {run['broker']}", "s since the start", "bytes in a second", names, series).svg()
+        )
     return [f'<div class="plots">{"".join(found)}</div>', legend([("signalling", 0), ("messages", 1)])] if found else []

@@ -15,19 +15,22 @@ from bench.report.plot import short
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;color:#222}
 h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2em;border-bottom:1px solid #ccc}
-table{border-collapse:collapse;margin:.7em 0;font-size:12.5px}th,td{padding:.2em .55em;border-bottom:1px solid #ddd;text-align:left}
+table{border-collapse:collapse;margin:.7em 0;font-size:12.5px}
+th,td{padding:.2em .55em;border-bottom:1px solid #ddd;text-align:left}
 td.n{text-align:right;white-space:nowrap}th{background:#f3f3f3;position:sticky;top:0}
 .plots{display:flex;flex-wrap:wrap;gap:10px}svg{width:420px;max-width:100%;background:#fff;border:1px solid #e5e5e5}
 svg text{font:11px system-ui,sans-serif;fill:#333}svg text.t{font-weight:600}svg text.x{text-anchor:middle}
-svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}.grid{stroke:#eee}.axis{stroke:#888}.ref{stroke:#a00;stroke-dasharray:5 4}
-.legend span{margin-right:1.2em;white-space:nowrap}.legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;border-radius:2px}
+svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}
+.grid{stroke:#eee}.axis{stroke:#888}.ref{stroke:#a00;stroke-dasharray:5 4}
+.legend span{margin-right:1.2em;white-space:nowrap}
+.legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;border-radius:2px}
 .met{color:#176b2c;font-weight:600}.no{color:#a3122a;font-weight:600}.why{color:#666;font-size:11.5px}pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
 .none{color:#666}
 """
 NUMBERS = (
-    "published_per_s", "accepted_per_s", "delivered_per_s", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms",
-    "lost", "lost_accepted", "unknown", "duplicates", "disordered", "control_bytes", "data_bytes", "broker_cpu", "broker_rss",
-    "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
+    "published_per_s", "accepted_per_s", "delivered_per_s", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms",
+    "delay_p999_ms", "lost", "lost_accepted", "unknown", "duplicates", "disordered", "control_bytes", "data_bytes", "broker_cpu",
+    "broker_rss",     "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
 )  # fmt: skip
 
 
@@ -86,7 +89,8 @@ def _papers(results: Results) -> str:
             f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
         )
     head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"
-    return f"<h2>Beside the papers</h2><p>Ratios where the paper compares; ± is half of a 95 % interval.</p><table>{head}{''.join(lines)}</table>"
+    note = "Ratios where the paper compares; ± is half of a 95 % interval."
+    return f"<h2>Beside the papers</h2><p>{note}</p><table>{head}{''.join(lines)}</table>"
 
 
 def _cell(case: Case) -> str:
@@ -99,7 +103,10 @@ def _scenario(scenario: str, results: Results) -> list[str]:
     first = about[0] if about else {}
     figure = (first.get("figure") or {}).get("id", "")
     words = ", ".join(_distinct([figure or first.get("paper")]))
-    parts = [f'<h2 id="{escape(scenario)}">{escape(scenario)}{f" ({escape(words)})" if words else ""}</h2>', f"<p>{escape(str(first.get('title', '')))}</p>"]
+    parts = [
+        f'<h2 id="{escape(scenario)}">{escape(scenario)}{f" ({escape(words)})" if words else ""}</h2>',
+        f"<p>{escape(str(first.get('title', '')))}</p>",
+    ]
     parts += figures.plots(scenario, results)
     parts += figures.traffic(scenario, results)
     parts.append(_table([case for case in results.cases if case.scenario == scenario]))
@@ -122,7 +129,8 @@ def _table(cases: Sequence[Case]) -> str:
             why = f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>' if row["without"] else ""
             cells.append(f"<td class=n>{text if row['mean'] is not None else '-'}{why}</td>")
         lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{runs}</td>{''.join(cells)}</tr>")
-    return f"<details><summary>all figures</summary><table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table></details>"
+    table = f"<table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table>"
+    return f"<details><summary>all figures</summary>{table}</details>"
 
 
 def _faults(results: Results) -> str:

@@ -56,7 +56,9 @@ class Plot:
         values = [point.y for each in self.series for point in each.points] + [each.y for each in self.references]
         if not values:
             return f'<p class="none">{escape(self.title)}: no figures</p>'
-        tops = [point.y + (point.half or 0) for each in self.series for point in each.points] + [each.y for each in self.references]
+        tops = [point.y + (point.half or 0) for each in self.series for point in each.points] + [
+            each.y for each in self.references
+        ]
         scale = Scale.fitting(values, max(tops))
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">',
@@ -151,10 +153,9 @@ class Scale:
 
     def place(self, value: float) -> float:
         """Return the y coordinate of a value."""
+        share = value / self.high
         if self.log:
             share = math.log10(max(value, self.low) / self.low) / math.log10(self.high / self.low)
-        else:
-            share = value / self.high
         return HEIGHT - BOTTOM - max(share, 0.0) * (HEIGHT - BOTTOM - TOP)
 
     def ticks(self) -> list[tuple[float, str]]:
@@ -189,7 +190,5 @@ def short(value: float | None) -> str:
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
     """Return what colour each series has, for several plots together."""
-    items = [
-        f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>' for name, colour in names
-    ]
+    items = [f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>' for name, colour in names]
     return f'<p class="legend">{"".join(items)}</p>'

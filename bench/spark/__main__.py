@@ -18,7 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", default="2g", metavar="SIZE", help="of the driver, which does the work when local (2g)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
-    making.add_argument("folders", nargs="+", metavar="DIR", help="folders (or URLs that Spark's file systems know) above run.json files")
+    making.add_argument(
+        "folders", nargs="+", metavar="DIR", help="folders (or URLs that Spark's file systems know) above run.json files"
+    )
     making.add_argument("--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)")
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
@@ -50,7 +52,6 @@ def _tables(arguments: argparse.Namespace) -> int:
     try:
         tables = compute(spark, arguments.folders)
         written = write(spark, tables, out)
-        tables.forget()
     except (PySparkException, Py4JError) as error:
         print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
         return 1

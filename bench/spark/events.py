@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.spark.session import partitions
 from bench.spark.source import Run
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DDL = (
-    "scenario string, run string, host string, process string, kind string, at long, publisher int, sequence long, client string, "
-    "broker string, peer string, topic string, qos byte, dup boolean, flow string, size long, name string, detail string, "
-    "count long, control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, offset_ns long, error_ns long"
+    "scenario string, run string, host string, process string, kind string, at long, publisher int, sequence long, "
+    "client string, broker string, peer string, topic string, qos byte, dup boolean, flow string, size long, name string, "
+    "detail string, count long, control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
+    "offset_ns long, error_ns long"
 )
 """bench.trace.schema.SCHEMA in Spark's words."""
 CHUNK = 1 << 18
@@ -42,7 +43,7 @@ class Events:
 
     def of(self, *kinds: str) -> DataFrame:
         """Return the rows of these kinds."""
-        return self.rows.where(F.col("kind").isin(*kinds))
+        return self.rows.where(sf.col("kind").isin(*kinds))
 
 
 def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
@@ -50,7 +51,7 @@ def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataF
     schema = f"array<struct<{', '.join(word.replace(' ', ':', 1) for word in ddl.split(', '))}>>"
     names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
-    return spark.range(1).select(F.inline(F.from_json(F.lit(text), schema)))
+    return spark.range(1).select(sf.inline(sf.from_json(sf.lit(text), schema)))
 
 
 def load(spark: SparkSession, runs: list[Run]) -> Events:
@@ -69,17 +70,17 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
         windows.append((since + shift, until + shift) if run.window else (since, until))
     places = [(runs[number].run, host, number, offset, *windows[number]) for (number, host), offset in sorted(clocks.items())]
     where = small(spark, "run string, host string, no int, offset long, since long, until long", places)
-    rows = raw.join(F.broadcast(where), ["run", "host"]).withColumn("t", F.col("at") + F.col("offset")).drop("offset")
+    rows = raw.join(sf.broadcast(where), ["run", "host"]).withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
     return Events(spark, runs, rows, spread, windows)
 
 
 def _clocks(raw: DataFrame, numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:
     """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
-    marks = raw.where(F.col("kind").isin("began", "ended", "clock"))
+    marks = raw.where(sf.col("kind").isin("began", "ended", "clock"))
     found = marks.groupBy("run", "host", "process", "kind").agg(
-        F.count("*").alias("marks"), F.min("at").alias("first"), F.min_by("offset_ns", "at").alias("offset"),
-        F.sum("count").alias("rows"), F.min_by("offset_ns", F.coalesce("error_ns", F.lit(0))).alias("best"),
-        F.min("error_ns").alias("error"),
+        sf.count("*").alias("marks"), sf.min("at").alias("first"), sf.min_by("offset_ns", "at").alias("offset"),
+        sf.sum("count").alias("rows"), sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
+        sf.min("error_ns").alias("error"),
     )  # fmt: skip
     walls: dict[tuple[int, str], tuple[int, int]] = {}
     measured: dict[tuple[int, str], tuple[int, int]] = {}

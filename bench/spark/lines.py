@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.load.histogram import upper
 from bench.spark import repairs
 from bench.spark.events import Events
+from bench.spark.means import jain, stretch
 from bench.spark.messages import Messages
 from bench.spark.repairs import Fault
-from bench.spark.means import jain, stretch
 from bench.spark.summary import Line, brokers, physical
 
 if TYPE_CHECKING:
@@ -25,44 +26,45 @@ _LOSSES = "losses are not known"
 
 def delays(cells: DataFrame) -> DataFrame:
     """Return (no, flow, bucket): n, below (how many are in this bucket or a lower one), all."""
-    counts = cells.where("n > 0").groupBy("no", "flow", "bucket").agg(F.sum("n").alias("n"))
-    whole = counts.groupBy("no", "bucket").agg(F.sum("n").alias("n")).withColumn("flow", F.lit(""))
+    counts = cells.where("n > 0").groupBy("no", "flow", "bucket").agg(sf.sum("n").alias("n"))
+    whole = counts.groupBy("no", "bucket").agg(sf.sum("n").alias("n")).withColumn("flow", sf.lit(""))
     many = counts.where("flow <> ''").unionByName(whole)
     mine = Window.partitionBy("no", "flow")
-    below = F.sum("n").over(mine.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0))
-    return many.withColumn("below", below).withColumn("all", F.sum("n").over(mine))
+    below = sf.sum("n").over(mine.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0))
+    return many.withColumn("below", below).withColumn("all", sf.sum("n").over(mine))
 
 
 def percentiles(found: DataFrame) -> DataFrame:
     """Return (no, flow): the bucket of each percentile."""
     points = [
-        F.min(F.when(F.col("below") >= F.greatest(F.ceil(F.col("all") * share), F.lit(1)), F.col("bucket"))).alias(name)
+        sf.min(sf.when(sf.col("below") >= sf.greatest(sf.ceil(sf.col("all") * share), sf.lit(1)), sf.col("bucket"))).alias(name)
         for name, share in PERCENTILES.items()
     ]
     return found.groupBy("no", "flow").agg(*points)
 
 
-def _flows(table: DataFrame, *sums: object) -> dict[tuple[int, str], dict[str, Any]]:
-    """Aggregate a table for each run as a whole (flow "") and for each of its flows; keyed by (no, flow)."""
+def _flows(table: DataFrame, sums: Sequence[str], most: str | None = None) -> dict[tuple[int, str], dict[str, Any]]:
+    """Return sums (and the maximum of one more column) of each run's flows and of the whole run (flow ""); by (no, flow)."""
+    aggregates = [sf.sum(name).alias(name) for name in sums] + ([sf.max(most).alias(most)] if most else [])
     result: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in table.groupBy("no").agg(*sums).collect():  # type: ignore[arg-type]
-        result[row["no"], ""] = row.asDict()
-    for row in table.where("flow <> ''").groupBy("no", "flow").agg(*sums).collect():  # type: ignore[arg-type]
-        result[row["no"], row["flow"]] = row.asDict()
+    for row in table.groupBy("no", "flow").agg(*aggregates).collect():
+        for key in {(row["no"], ""), (row["no"], row["flow"] or "")}:
+            into = result.setdefault(key, {})
+            for name in sums:
+                if row[name] is not None:
+                    into[name] = into.get(name, 0) + row[name]
+            if most and row[most] is not None:
+                into[most] = max(into.get(most, 0), row[most])
     return result
 
 
-def lines(events: Events, found: Messages, traffic: DataFrame, used: DataFrame) -> tuple[list[Line], list[Fault]]:
-    """Return everything about every run, and its faults. traffic: network.links; used: network.resources."""
-    total = lambda name: F.sum(name).alias(name)  # noqa: E731
-    came = _flows(
-        found.cells, *(total(name) for name in ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size")),
-        F.max("longest").alias("longest"),
-    )  # fmt: skip
-    accepted = F.sum(F.when(F.col("accepted"), F.col("n")).otherwise(0)).alias("accepted")
-    sent = _flows(found.published, total("n"), accepted, total("wait"))
+def lines(events: Events, found: Messages, links: DataFrame, used: DataFrame) -> tuple[list[Line], list[Fault]]:
+    """Return everything about every run, and its faults. links: network.links; used: network.resources."""
+    came = _flows(found.cells, ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size"), "longest")
+    published = found.published.withColumn("accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0))
+    sent = _flows(published, ("n", "accepted", "wait"))
     points = {(row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()}
-    missing = _flows(losses(found), *(total(name) for name in ("expected", "lost", "lost_accepted", "unknown", "unexpected")))
+    missing = _flows(losses(found), ("expected", "lost", "lost_accepted", "unknown", "unexpected"))
     subscribed = {row["no"] for row in events.of("subscribed").select("no").distinct().collect()}
     result = []
     for number, run in enumerate(events.runs):
@@ -75,7 +77,7 @@ def lines(events: Events, found: Messages, traffic: DataFrame, used: DataFrame) 
             _losses_of(line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came})
             result.append(line)
     whole = {number: line for line in result if not line.flow for number in [events.runs.index(line.run)]}
-    _traffic(whole, traffic)
+    _traffic(whole, links)
     _resources(whole, used)
     faults = _repairs(whole, events)
     _trees(whole, events, found)
@@ -88,19 +90,23 @@ def losses(found: Messages) -> DataFrame:
     What a process that did not end may not have told is unknown, not lost.
     """
     keys = ["no", "flow", "receiver", "topic", "accepted"]
-    got = found.cells.where("flow is not null").groupBy(*keys).agg(F.sum("asked").alias("asked"), F.sum("n").alias("n"))
-    wanted = found.expected.groupBy(*keys).agg(F.sum("n").alias("expected"), F.min("clean").alias("clean"))
+    got = found.cells.where("flow is not null").groupBy(*keys).agg(sf.sum("asked").alias("asked"), sf.sum("n").alias("n"))
+    wanted = found.expected.groupBy(*keys).agg(sf.sum("n").alias("expected"), sf.min("clean").alias("clean"))
     both = wanted.join(got, keys, "full_outer")
-    zero = F.lit(0).cast("long")
-    lacking = F.greatest(F.coalesce("expected", zero) - F.coalesce("asked", zero), zero)
-    clean = F.coalesce("clean", F.lit(True))
+    zero = sf.lit(0).cast("long")
+    lacking = sf.greatest(sf.coalesce("expected", zero) - sf.coalesce("asked", zero), zero)
+    clean = sf.coalesce("clean", sf.lit(True))
     return both.select(
-        "no", "flow", F.coalesce("expected", zero).alias("expected"),
-        F.when(clean, lacking).otherwise(zero).alias("lost"),
-        F.when(clean & F.col("accepted"), lacking).otherwise(zero).alias("lost_accepted"),
-        F.when(~clean, lacking).otherwise(zero).alias("unknown"),
-        F.when(F.col("expected").isNull(), F.coalesce("n", zero)).otherwise(F.coalesce("n", zero) - F.coalesce("asked", zero)).alias("unexpected"),
-    )  # fmt: skip
+        "no",
+        "flow",
+        sf.coalesce("expected", zero).alias("expected"),
+        sf.when(clean, lacking).otherwise(zero).alias("lost"),
+        sf.when(clean & sf.col("accepted"), lacking).otherwise(zero).alias("lost_accepted"),
+        sf.when(~clean, lacking).otherwise(zero).alias("unknown"),
+        sf.when(sf.col("expected").isNull(), sf.coalesce("n", zero))
+        .otherwise(sf.coalesce("n", zero) - sf.coalesce("asked", zero))
+        .alias("unexpected"),
+    )
 
 
 def _window(line: Line, events: Events, span: dict[str, int], number: int) -> None:
@@ -119,7 +125,10 @@ def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: di
     published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("n") or 0
     values |= {"published": published, "accepted": accepted, "delivered": n}
     values |= {"strays": came.get("strays") or 0, "early": came.get("early") or 0}
-    rate = lambda count: count / seconds if seconds else None  # noqa: E731
+
+    def rate(count: int) -> float | None:
+        return count / seconds if seconds else None
+
     line.put("published_per_s", rate(published) if published else None, "nothing published")
     line.put("accepted_per_s", rate(accepted) if accepted else None, "nothing acknowledged (QoS 0)")
     line.put("delivered_per_s", rate(came.get("arrived") or 0) if came else None, "nothing delivered")
@@ -128,7 +137,9 @@ def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: di
     longest = came.get("longest")
     for name in PERCENTILES:
         bucket = points.get(name)
-        line.put(name, min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None, "nothing delivered")
+        line.put(
+            name, min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None, "nothing delivered"
+        )
     line.put("delay_max_ms", longest / 1e6 if longest is not None and n else None, "nothing delivered")
     line.put("accept_mean_ms", sent["wait"] / accepted / 1e6 if accepted else None, "nothing acknowledged (QoS 0)")
     line.put("duplicates", came.get("dups") if came else None, "nothing delivered")
@@ -150,8 +161,10 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
         line.values[name] = found.get(name) or 0
 
 
-def _traffic(whole: dict[int, Line], traffic: DataFrame) -> None:
-    sums = traffic.groupBy("no", "class", "how").agg(F.sum("bytes_measured").alias("bytes"), F.sum("bytes").alias("all")).collect()
+def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
+    sums = (
+        links.groupBy("no", "class", "how").agg(sf.sum("bytes_measured").alias("bytes"), sf.sum("bytes").alias("all")).collect()
+    )
     known: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
     run: dict[tuple[int, str], int] = {}
     for row in sums:
@@ -162,7 +175,11 @@ def _traffic(whole: dict[int, Line], traffic: DataFrame) -> None:
         mine = known.get(number, {})
         how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
         single = len(brokers(line.run)) == 1
-        line.put("control_bytes_run", run.get((number, how), 0) if how else None, "one broker, no links" if single else "no link was counted")
+        line.put(
+            "control_bytes_run",
+            run.get((number, how), 0) if how else None,
+            "one broker, no links" if single else "no link was counted",
+        )
         for kind in ("control", "data"):
             found = mine.get((how, kind), 0) if how else None
             why = "one broker, no links" if single else "no link was counted"
@@ -175,14 +192,12 @@ def _resources(whole: dict[int, Line], used: DataFrame) -> None:
     for row in used.collect():
         rows[row["no"], row["role"]].append(row)
     for number, line in whole.items():
-        for role, names in (("broker", ("broker_cpu", "broker_rss")), ("generator", ("generator_cpu",))):
-            mine = rows.get((number, role), [])
-            cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
-            if role == "broker":
-                line.put(names[1], sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled")
-                line.put(names[0], sum(cpu) / len(cpu) if cpu else None, "not sampled")
-            else:
-                line.put(names[0], sum(cpu) if cpu else None, "not sampled")
+        mine = rows.get((number, "broker"), [])
+        cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
+        line.put("broker_cpu", sum(cpu) / len(cpu) if cpu else None, "not sampled")
+        line.put("broker_rss", sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled")
+        cpu = [row["cpu"] for row in rows.get((number, "generator"), []) if row["cpu"] is not None]
+        line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled")
 
 
 def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
@@ -193,7 +208,9 @@ def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
         mine = [fault for fault in faults if fault.no == number]
         line.values["faults"] = len(mine)
         alone = "one broker, no tree" if len(names) == 1 else "no federation" if number not in agreeing else ""
-        line.put("convergence_s", convergence.get(number), alone or ("never agreed" if number in convergence else "starts not noted"))
+        line.put(
+            "convergence_s", convergence.get(number), alone or ("never agreed" if number in convergence else "starts not noted")
+        )
         for name, values in (
             ("repair_s", [fault.tree_s for fault in mine]),
             ("repair_service_s", [fault.service_s for fault in mine if fault.kind in repairs.SERVED and fault.pairs]),
@@ -217,12 +234,12 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
     """Fill in stretch and Jain's index."""
     pairs: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
     loads: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    moved = found.cells.where("flow is not null").groupBy("no", "source", "target").agg(F.sum("n").alias("n")).collect()
+    moved = found.cells.where("flow is not null").groupBy("no", "source", "target").agg(sf.sum("n").alias("n")).collect()
     for row in moved:
         if row["source"] is not None and row["target"] is not None:
             pairs[row["no"]][row["source"], row["target"]] = row["n"]
         loads[row["no"]][row["target"]] += row["n"]
-    for row in found.published.groupBy("no", "source").agg(F.sum("n").alias("n")).collect():
+    for row in found.published.groupBy("no", "source").agg(sf.sum("n").alias("n")).collect():
         loads[row["no"]][row["source"]] += row["n"]
     parents: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for row in repairs.trees(events).collect():

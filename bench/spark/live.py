@@ -7,29 +7,50 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.spark.events import DDL
 from bench.spark.render import figure
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-HEAD = ("run", "to_s", "published/s", "accepted/s", "delivered/s", "delay_ms", "p99_ms", "joined", "control_B", "data_B", "cpu", "faults", "notes")
+HEAD = (
+    "run",
+    "to_s",
+    "published/s",
+    "accepted/s",
+    "delivered/s",
+    "delay_ms",
+    "p99_ms",
+    "joined",
+    "control_B",
+    "data_B",
+    "cpu",
+    "faults",
+    "notes",
+)
 
 
 def watch(
-    spark: SparkSession, folder: str, every: float, seconds: float | None = None, once: bool = False,
+    spark: SparkSession,
+    folder: str,
+    every: float,
+    seconds: float | None = None,
+    once: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
-) -> int:  # fmt: skip
-    """Print what is new below a folder every `every` s, until Ctrl-C, for `seconds`, or (once) until all that is there has been read."""
+) -> int:
+    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once) until all is read."""
     if "://" not in folder and not Path(folder).is_dir():
         raise ValueError(f"{folder} is not a folder")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     rows = (
-        spark.readStream.schema(DDL).option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
-        .option("maxFilesPerTrigger", 500).parquet(folder)
-    )  # fmt: skip
+        spark.readStream.schema(DDL)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", "*.parquet")
+        .option("maxFilesPerTrigger", 500)
+        .parquet(folder)
+    )
     zero: dict[str, int] = {}
     show("  ".join(HEAD))
 
@@ -56,23 +77,28 @@ def lines(batch: DataFrame, zero: dict[str, int]) -> list[str]:
     """
     batch = batch.persist()
     key = ["run", "publisher", "sequence"]
-    count = lambda kind: F.sum(F.when(F.col("kind") == kind, 1).otherwise(0)).alias(kind)  # noqa: E731
-    times = F.col("kind").isin("published", "accepted", "delivered")
+
+    def count(kind: str) -> Column:
+        return sf.sum(sf.when(sf.col("kind") == kind, 1).otherwise(0)).alias(kind)
+
+    times = sf.col("kind").isin("published", "accepted", "delivered")
     sums = batch.groupBy("run").agg(
         *(count(kind) for kind in ("published", "accepted", "delivered", "note")),
-        F.sum(F.when((F.col("kind") == "fault") & (F.col("name") != "start"), 1).otherwise(0)).alias("fault"),
-        F.min("at").alias("first"), F.min(F.when(times, F.col("at"))).alias("since"), F.max(F.when(times, F.col("at"))).alias("until"),
-        F.max("at").alias("last"),
-        F.sum(F.when(F.col("kind") == "control", F.col("size"))).alias("control"),
-        F.sum(F.when(F.col("kind") == "forwarded", F.col("size"))).alias("data"),
-    )  # fmt: skip
-    sent = batch.where("kind = 'published'").select(*key, F.col("at").alias("sent"))
+        sf.sum(sf.when((sf.col("kind") == "fault") & (sf.col("name") != "start"), 1).otherwise(0)).alias("fault"),
+        sf.min("at").alias("first"),
+        sf.min(sf.when(times, sf.col("at"))).alias("since"),
+        sf.max(sf.when(times, sf.col("at"))).alias("until"),
+        sf.max("at").alias("last"),
+        sf.sum(sf.when(sf.col("kind") == "control", sf.col("size"))).alias("control"),
+        sf.sum(sf.when(sf.col("kind") == "forwarded", sf.col("size"))).alias("data"),
+    )
+    sent = batch.where("kind = 'published'").select(*key, sf.col("at").alias("sent"))
     came = batch.where("kind = 'delivered'").select(*key, "at")
-    delay = (came.join(sent, key).select("run", (F.col("at") - F.col("sent")).alias("ns"))).groupBy("run")
-    delays = delay.agg(F.count("*").alias("joined"), F.avg("ns").alias("mean"), F.percentile_approx("ns", 0.99).alias("p99"))
+    delay = (came.join(sent, key).select("run", (sf.col("at") - sf.col("sent")).alias("ns"))).groupBy("run")
+    delays = delay.agg(sf.count("*").alias("joined"), sf.avg("ns").alias("mean"), sf.percentile_approx("ns", 0.99).alias("p99"))
     steps = batch.where("kind = 'resources' and name = 'broker'").groupBy("run", "broker")
-    step = steps.agg(F.min("at").alias("a"), F.max("at").alias("b"), (F.max("cpu_s") - F.min("cpu_s")).alias("used"))
-    cpu = step.where("b > a").groupBy("run").agg(F.avg(F.col("used") / (F.col("b") - F.col("a")) * 1e9).alias("cpu"))
+    step = steps.agg(sf.min("at").alias("a"), sf.max("at").alias("b"), (sf.max("cpu_s") - sf.min("cpu_s")).alias("used"))
+    cpu = step.where("b > a").groupBy("run").agg(sf.avg(sf.col("used") / (sf.col("b") - sf.col("a")) * 1e9).alias("cpu"))
     found = sums.join(delays, "run", "left").join(cpu, "run", "left").orderBy("run").collect()
     batch.unpersist()
     return [_line(row, zero) for row in found]

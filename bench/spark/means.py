@@ -76,7 +76,8 @@ def hops(edges: Iterable[tuple[str, str]], start: str) -> dict[str, int]:
 def stretch(
     carried: Mapping[tuple[str, str], int], tree: Iterable[tuple[str, str]], links: Iterable[tuple[str, str]]
 ) -> tuple[float | None, int]:
-    """Return hops on the tree divided by hops on shortest paths, over all deliveries to other brokers, and deliveries without a path.
+    """Return hops on the tree divided by hops on shortest paths, over all deliveries to other brokers, and deliveries without a
+    path.
 
     carried: (publisher's broker, subscriber's broker) -> deliveries. tree, links: pairs of neighbours.
     """

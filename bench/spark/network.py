@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.spark.events import Events
 
@@ -19,85 +19,88 @@ COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
 
 def rises(name: str, over: tuple[str, ...]) -> Column:
     """Return how much a counter rose since the sample before; one that fell began again at zero, as the first one did."""
-    before = F.coalesce(F.lag(name).over(Window.partitionBy(*over).orderBy("t")), F.lit(0))
-    return F.when(F.col(name) >= before, F.col(name) - before).otherwise(F.col(name))
+    before = sf.coalesce(sf.lag(name).over(Window.partitionBy(*over).orderBy("t")), sf.lit(0))
+    return sf.when(sf.col(name) >= before, sf.col(name) - before).otherwise(sf.col(name))
 
 
 def traffic(events: Events) -> DataFrame:
     """Return (no, t, within, source, target, class, how, packets, bytes): what was sent between two samples, or a single packet.
 
-    class: control, data, wire (IP, all together). how: link (counted on the wire), tap (packet by packet), broker (its own counters, all
-    its links together, target null). A sample is `within` the measured time if it was taken in it.
+    class: control, data, wire (IP, all together). how: link (counted on the wire), tap (packet by packet), broker (its own
+    counters, all its links together, target null). A sample is `within` the measured time if it was taken in it.
     """
-    within = ((F.col("t") >= F.col("since")) & (F.col("t") < F.col("until"))).alias("within")
-    link = events.of("link")
-    parts = []
-    for name, kind in (("size", "wire"), ("control_bytes", "control"), ("data_bytes", "data")):
-        packets = rises("count", ("no", "broker", "peer")) if kind == "wire" else F.lit(None).cast("long")
-        parts.append(
-            link.where(F.col(name).isNotNull()).select(
-                "no", "t", within, F.col("broker").alias("source"), F.col("peer").alias("target"), F.lit(kind).alias("class"),
-                F.lit("link").alias("how"), packets.alias("packets"), rises(name, ("no", "broker", "peer")).alias("bytes"),
-            )
-        )  # fmt: skip
-    counted = events.of("counted").where(F.col("name").isin(*COUNTED))
-    kinds = F.create_map(*(F.lit(word) for pair in COUNTED.items() for word in pair))
-    parts.append(
-        counted.select(
-            "no", "t", within, F.col("broker").alias("source"), F.lit(None).cast("string").alias("target"), kinds[F.col("name")].alias("class"),
-            F.lit("broker").alias("how"), F.lit(None).cast("long").alias("packets"), rises("count", ("no", "broker", "name")).alias("bytes"),
-        )
+    within = ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within")
+    place: list[Column | str] = ["no", "t", within, sf.col("broker").alias("source"), sf.col("peer").alias("target")]
+    none = sf.lit(None).cast("long")
+
+    def counter(kind: Column, how: str, count: Column, size: Column) -> Column:
+        return sf.struct(kind.alias("class"), sf.lit(how).alias("how"), count.alias("count"), size.alias("size"))
+
+    link = sf.array(
+        counter(sf.lit("wire"), "link", sf.col("count"), sf.col("size")),
+        counter(sf.lit("control"), "link", none, sf.col("control_bytes")),
+        counter(sf.lit("data"), "link", none, sf.col("data_bytes")),
+    )
+    kinds = sf.create_map(*(sf.lit(word) for pair in COUNTED.items() for word in pair))
+    own = sf.array(counter(kinds[sf.col("name")], "broker", none, sf.col("count")))
+    counters = events.of("link", "counted").where((sf.col("kind") == "link") | sf.col("name").isin(*COUNTED))
+    counters = counters.select(*place, sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))).where(
+        "size is not null"
+    )
+    series = ("no", "source", "target", "class", "how")
+    counters = (
+        counters.withColumn("packets", rises("count", series)).withColumn("bytes", rises("size", series)).drop("count", "size")
+    )
+    tapped = events.of("forwarded", "control").select(
+        *place, sf.when(sf.col("kind") == "control", "control").otherwise("data").alias("class"), sf.lit("tap").alias("how"),
+        sf.lit(1).cast("long").alias("packets"), sf.col("size").alias("bytes"),
     )  # fmt: skip
-    tapped = events.of("forwarded", "control")
-    parts.append(
-        tapped.select(
-            "no", "t", within, F.col("broker").alias("source"), F.col("peer").alias("target"),
-            F.when(F.col("kind") == "control", "control").otherwise("data").alias("class"), F.lit("tap").alias("how"),
-            F.lit(1).cast("long").alias("packets"), F.col("size").alias("bytes"),
-        )
-    )  # fmt: skip
-    result = parts[0]
-    for part in parts[1:]:
-        result = result.unionByName(part)
+    result: DataFrame = counters.unionByName(tapped)
     return result
 
 
 def links(found: DataFrame) -> DataFrame:
     """Return (no, source, target, class, how): packets and bytes, in all and in the measured time."""
-    inside = F.when(F.col("within"), F.col("bytes")).otherwise(0)
+    inside = sf.when(sf.col("within"), sf.col("bytes")).otherwise(0)
     return found.groupBy("no", "source", "target", "class", "how").agg(
-        F.sum("packets").alias("packets"), F.sum("bytes").alias("bytes"), F.sum(inside).alias("bytes_measured")
+        sf.sum("packets").alias("packets"), sf.sum("bytes").alias("bytes"), sf.sum(inside).alias("bytes_measured")
     )
 
 
 def packets(events: Events) -> DataFrame:
     """Return (no, source, target, packet): how many packets of each type a tap saw on each link, and their bytes."""
-    kind = F.when(F.col("kind") == "control", F.col("name")).otherwise("publish").alias("packet")
-    tapped = events.of("forwarded", "control").select("no", F.col("broker").alias("source"), F.col("peer").alias("target"), kind, "size")
-    return tapped.groupBy("no", "source", "target", "packet").agg(F.count("*").alias("packets"), F.sum("size").alias("bytes"))
+    kind = sf.when(sf.col("kind") == "control", sf.col("name")).otherwise("publish").alias("packet")
+    tapped = events.of("forwarded", "control").select(
+        "no", sf.col("broker").alias("source"), sf.col("peer").alias("target"), kind, "size"
+    )
+    return tapped.groupBy("no", "source", "target", "packet").agg(sf.count("*").alias("packets"), sf.sum("size").alias("bytes"))
 
 
 def resources(events: Events) -> DataFrame:
     """Return (no, process, role): CPUs used on average and at most between two samples, resident bytes, in the measured time."""
     over = Window.partitionBy("no", "process").orderBy("t")
-    rows = events.of("resources").select("no", "t", "since", "until", F.col("broker").alias("process"), F.col("name").alias("role"), "cpu_s", "rss")
-    rows = rows.withColumn("cpu_before", F.lag("cpu_s").over(over)).withColumn("t_before", F.lag("t").over(over))
+    rows = events.of("resources").select(
+        "no", "t", "since", "until", sf.col("broker").alias("process"), sf.col("name").alias("role"), "cpu_s", "rss"
+    )
+    rows = rows.withColumn("cpu_before", sf.lag("cpu_s").over(over)).withColumn("t_before", sf.lag("t").over(over))
     rows = rows.where("t >= since and t < until")
     # A process that was started anew counts from zero: what it had used before is in no sample, and that step in no average.
-    step = (F.col("t_before") >= F.col("since")) & (F.col("cpu_s") >= F.col("cpu_before")) & (F.col("t") > F.col("t_before"))
-    used, time = F.when(step, F.col("cpu_s") - F.col("cpu_before")), F.when(step, (F.col("t") - F.col("t_before")) / SECOND)
+    step = (
+        (sf.col("t_before") >= sf.col("since")) & (sf.col("cpu_s") >= sf.col("cpu_before")) & (sf.col("t") > sf.col("t_before"))
+    )
+    used, time = sf.when(step, sf.col("cpu_s") - sf.col("cpu_before")), sf.when(step, (sf.col("t") - sf.col("t_before")) / SECOND)
     return rows.groupBy("no", "process", "role").agg(
-        (F.sum(used) / F.sum(time)).alias("cpu"), F.max(used / time).alias("cpu_most"),
-        F.avg("rss").alias("rss"), F.max("rss").alias("rss_most"), F.count("*").alias("samples"),
+        (sf.sum(used) / sf.sum(time)).alias("cpu"), sf.max(used / time).alias("cpu_most"),
+        sf.avg("rss").alias("rss"), sf.max("rss").alias("rss_most"), sf.count("*").alias("samples"),
     )  # fmt: skip
 
 
 def timeline(events: Events, found: DataFrame) -> DataFrame:
     """Return (no, second, what): how much of each there was in each second since the run's first event."""
-    first = events.rows.where(F.col("kind") == "began").groupBy("no").agg(F.min("t").alias("zero"))
-    seconds = F.floor((F.col("t") - F.col("zero")) / SECOND).cast("int").alias("second")
-    counts = events.of("published", "accepted", "delivered").join(F.broadcast(first), "no")
-    counts = counts.groupBy("no", seconds, F.col("kind").alias("what")).agg(F.count("*").cast("double").alias("value"))
-    sums = found.where("how <> 'tap'").join(F.broadcast(first), "no")
-    sums = sums.groupBy("no", seconds, F.concat(F.col("class"), F.lit("_bytes_"), F.col("how")).alias("what"))
-    return counts.unionByName(sums.agg(F.sum("bytes").cast("double").alias("value")))
+    first = events.rows.where(sf.col("kind") == "began").groupBy("no").agg(sf.min("t").alias("zero"))
+    seconds = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
+    counts = events.of("published", "accepted", "delivered").join(sf.broadcast(first), "no")
+    counts = counts.groupBy("no", seconds, sf.col("kind").alias("what")).agg(sf.count("*").cast("double").alias("value"))
+    sums = found.where("how <> 'tap'").join(sf.broadcast(first), "no")
+    grouped = sums.groupBy("no", seconds, sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how")).alias("what"))
+    return counts.unionByName(grouped.agg(sf.sum("bytes").cast("double").alias("value")))

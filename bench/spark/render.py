@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 SHOWN = (
-    "published_per_s", "delivered_per_s", "delay_mean_ms", "delay_p99_ms", "lost", "duplicates", "disordered", "control_bytes", "data_bytes",
-    "broker_cpu", "convergence_s", "repair_s", "repair_service_s",
+    "published_per_s", "delivered_per_s", "delay_mean_ms", "delay_p99_ms", "lost", "duplicates", "disordered",
+    "control_bytes", "data_bytes", "broker_cpu", "convergence_s", "repair_s", "repair_service_s",
 )  # fmt: skip
 
 

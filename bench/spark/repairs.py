@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.spark import subscriptions
 from bench.spark.events import FOREVER, Events, small
@@ -25,8 +26,9 @@ UNDO = {"restart": "kill", "start": "kill", "resume": "pause"}
 class Fault:
     """One fault of a run. at, ends: ns; until then what happens is put down to it. down: brokers that do not run meanwhile.
 
-    tree_s: until all living brokers agreed on a tree again. service_s: until every pair of a publisher and a subscriber that live had a
-    message that was published after the fault. None where it did not come to that; unserved: pairs that had none; pairs: all of them.
+    tree_s: until all living brokers agreed on a tree again. service_s: until every pair of a publisher and a subscriber that live
+    had a message that was published after the fault. None where it did not come to that; unserved: pairs that had none; pairs:
+    all of them.
     """
 
     no: int
@@ -51,7 +53,7 @@ class Fault:
 
 
 def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], list[Fault], set[int]]:
-    """Return convergence times (s; None: never agreed) of the runs that note starts, all faults, and the runs that note agreement."""
+    """Return convergence times (s; None: never agreed) of runs that note starts, all faults, and the runs that note agreement."""
     marks = events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
     rows = sorted(marks, key=lambda row: (row["no"], row["t"], row["kind"] == "fault"))
     convergence: dict[int, float | None] = {}
@@ -74,18 +76,18 @@ def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], lis
     return convergence, faults, agreeing
 
 
-def _faults(number: int, happened: list[object], agreed: list[int]) -> list[Fault]:
+def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list[Fault]:
     """Return the faults of one run in turn; each lasts until the next one, or until something is undone."""
     result = []
     down: dict[str, str] = {}
     for index, row in enumerate(happened):
-        kind, target, at = row["name"], row["broker"] or "", row["t"]  # type: ignore[index]
+        kind, target, at = row["name"], row["broker"] or "", row["t"]
         if UNDO.get(kind, "") == down.get(target, "-"):
             del down[target]
         if kind in ("kill", "pause"):
             down[target] = kind
         if kind in BREAKS:
-            ends = min((other["t"] for other in happened[index + 1 :] if other["t"] > at), default=FOREVER)  # type: ignore[index]
+            ends = min((other["t"] for other in happened[index + 1 :] if other["t"] > at), default=FOREVER)
             fault = Fault(number, kind, target, at, ends, frozenset(down))
             after = [t for t in agreed if at <= t < ends]
             fault.tree_s = (min(after) - at) / 1e9 if after else None
@@ -101,33 +103,34 @@ def _serve(events: Events, faults: list[Fault]) -> None:
     spells = small(
         spark, "no int, fault int, starts long, ends long", [(f.no, index, f.at, f.ends) for index, f in enumerate(faults)]
     )  # fmt: skip
-    downs = small(spark, "fault int, broker string", [(index, broker) for index, f in enumerate(faults) for broker in sorted(f.down)])
-    sent = events.of("published").select(
-        "no", "publisher", chunk(), "sequence", F.col("t").alias("sent"), "topic", F.col("broker").alias("source")
+    downs = small(
+        spark, "fault int, broker string", [(index, broker) for index, f in enumerate(faults) for broker in sorted(f.down)]
     )
-    sent = sent.join(F.broadcast(spells), "no").where("sent >= starts and sent < ends")
-    alive = sent.join(F.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti")
+    sent = events.of("published").select(
+        "no", "publisher", chunk(), "sequence", sf.col("t").alias("sent"), "topic", sf.col("broker").alias("source")
+    )
+    sent = sent.join(sf.broadcast(spells), "no").where("sent >= starts and sent < ends")
+    alive = sent.join(sf.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti")
     topics = alive.select("no", "topic").distinct()
     wanted = subscriptions.by_topic(subscriptions.intervals(events), topics)
-    wanted = wanted.where(~F.col("receiver").startswith(subscriptions.SHARED))
-    talkers = alive.groupBy("no", "fault", "starts", "ends", "publisher", "topic").agg(F.max("sent").alias("last"))
+    wanted = wanted.where(~sf.col("receiver").startswith(subscriptions.SHARED))
+    talkers = alive.groupBy("no", "fault", "starts", "ends", "publisher", "topic").agg(sf.max("sent").alias("last"))
     pairs = talkers.join(wanted, ["no", "topic"]).where("since <= starts and until > last")
-    pairs = pairs.join(F.broadcast(downs), ["fault", "broker"], "left_anti").select("fault", "publisher", "client").distinct()
-    came = events.of("delivered").select("no", "publisher", chunk(), "sequence", F.col("t").alias("came"), "client")
+    pairs = pairs.join(sf.broadcast(downs), ["fault", "broker"], "left_anti").select("fault", "publisher", "client").distinct()
+    came = events.of("delivered").select("no", "publisher", chunk(), "sequence", sf.col("t").alias("came"), "client")
     came = came.repartition(events.spread, *_KEY[:3])
     served = came.join(alive.repartition(events.spread, *_KEY[:3]).hint("merge"), list(_KEY))
-    served = served.groupBy("fault", "publisher", "client").agg(F.min("came").alias("came"))
+    served = served.groupBy("fault", "publisher", "client").agg(sf.min("came").alias("came"))
     found = pairs.join(served, ["fault", "publisher", "client"], "left").groupBy("fault")
-    for row in found.agg(F.count("*").alias("pairs"), F.count("came").alias("served"), F.max("came").alias("last")).collect():
+    for row in found.agg(sf.count("*").alias("pairs"), sf.count("came").alias("served"), sf.max("came").alias("last")).collect():
         fault = faults[row["fault"]]
         fault.pairs, fault.unserved = row["pairs"], row["pairs"] - row["served"]
         if not fault.unserved:
             fault.service_s = (row["last"] - fault.at) / 1e9
-        fault.ends = min(fault.ends, FOREVER)
 
 
 def trees(events: Events) -> DataFrame:
     """Return (no, broker, parent): each broker's neighbour towards the root when the measured time ended."""
     roles = events.of("role").where("name not like 'state:%' and t < until")
-    last = roles.groupBy("no", "broker", "peer").agg(F.max_by("name", "t").alias("role"))
-    return last.where("role = 'root'").select("no", "broker", F.col("peer").alias("parent"))
+    last = roles.groupBy("no", "broker", "peer").agg(sf.max_by("name", "t").alias("role"))
+    return last.where("role = 'root'").select("no", "broker", sf.col("peer").alias("parent"))

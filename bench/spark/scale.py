@@ -1,4 +1,4 @@
-"""Time for a row from a million rows up, and the same question to DuckDB: `python -m bench.spark.scale --rows 1000000 10000000`."""
+"""Time for a row from a million rows up, and the same question to DuckDB: `python -m bench.spark.scale --rows N...`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from bench.generate import Made, make
 from bench.spark.session import SparkMissingError, java
 
 DUCK = """
-with p as (select publisher, sequence, min(at) as at, first(topic) as topic from '{files}' where kind = 'published' group by all),
-d as (select publisher, sequence, client, min(at) as at, count(*) as n from '{files}' where kind = 'delivered' group by all),
-j as (select d.client, d.publisher, p.topic, d.sequence, d.at, d.n, d.at - p.at as delay from d join p using (publisher, sequence)),
-o as (select *, min(at) over (partition by publisher, client, topic order by sequence desc rows between unbounded preceding and 1 preceding)
-      as newer from j),
+with p as (select publisher, sequence, min("at") as t, first(topic) as topic from '{files}'
+      where kind = 'published' group by all),
+d as (select publisher, sequence, client, min("at") as t, count(*) as n from '{files}' where kind = 'delivered' group by all),
+j as (select d.client, d.publisher, p.topic, d.sequence, d.t, d.n, d.t - p.t as delay from d join p using (publisher, sequence)),
+o as (select *, min(t) over (partition by publisher, client, topic order by sequence desc
+                             rows between unbounded preceding and 1 preceding) as newer from j),
 s as (select p.topic, count(*) as published from p group by all),
-w as (select sum(published) as expected from s join (select distinct client, topic from '{files}' where kind = 'subscribed') using (topic))
-select count(*), sum(n) - count(*), (select expected from w) - count(*), count(*) filter (at > newer), avg(delay) / 1e6,
-       approx_quantile(delay, [0.5, 0.9, 0.99, 0.999])
-from o
+w as (select sum(published) as expected
+      from s join (select distinct client, topic from '{files}' where kind = 'subscribed') using (topic))
+select count(*), sum(n) - count(*), (select expected from w) - count(*), count(*) filter (t > newer), avg(delay) / 1e6,
+       approx_quantile(delay, [0.5, 0.9, 0.99, 0.999]::float[]) from o
 """
 """The core of the pipeline as one query: deliveries, duplicates, losses, order, mean delay, percentiles."""
 
@@ -91,7 +92,17 @@ def ask_spark(folder: Path, master: str, memory: str) -> Cost:
     if process.returncode:
         raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "Spark failed")
     seconds, run = json.loads(out.strip().splitlines()[-1])
-    names = ("delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms")
+    names = (
+        "delivered",
+        "duplicates",
+        "lost",
+        "disordered",
+        "delay_mean_ms",
+        "delay_p50_ms",
+        "delay_p90_ms",
+        "delay_p99_ms",
+        "delay_p999_ms",
+    )
     return Cost(seconds, watch.most, {name: run[name] for name in names})
 
 
@@ -103,7 +114,7 @@ connection.execute(f"set threads={sys.argv[4]}")
 connection.execute(f"set temp_directory='{sys.argv[5]}'")
 began = time.monotonic()
 row = connection.execute(sys.argv[2]).fetchone()
-print(json.dumps([time.monotonic() - began, [float(value) for value in (*row[:5], *row[5])]]))
+print(json.dumps([time.monotonic() - began, [float(value) for value in row[:5]] + [value / 1e6 for value in row[5]]]))
 """
 
 
@@ -120,7 +131,17 @@ def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
     if process.returncode:
         raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "DuckDB failed")
     seconds, values = json.loads(out.strip().splitlines()[-1])
-    names = ("delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms")
+    names = (
+        "delivered",
+        "duplicates",
+        "lost",
+        "disordered",
+        "delay_mean_ms",
+        "delay_p50_ms",
+        "delay_p90_ms",
+        "delay_p99_ms",
+        "delay_p999_ms",
+    )
     return Cost(seconds, watch.most, dict(zip(names, values, strict=True)))
 
 
@@ -150,7 +171,8 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
         wrong = check(made, cost)
         answers: dict[str, Any] = cost.answers
         lines.append(
-            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | {cost.seconds / made.rows * 1e9:,.0f} | {cost.memory / 2**20:,.0f} | "
+            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | {cost.seconds / made.rows * 1e9:,.0f} | "
+            f"{cost.memory / 2**20:,.0f} | "
             f"{wrong or 'right'}; p50 {answers['delay_p50_ms']:.3f}, p99 {answers['delay_p99_ms']:.3f} ms |"
         )
         print(lines[-1], file=sys.stderr, flush=True)
@@ -163,7 +185,9 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N")
     parser.add_argument("--master", default="local[2]", metavar="URL", help="(local[2])")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of DuckDB (2)")
-    parser.add_argument("--memory", default="2g", metavar="SIZE", help="what each may use: Java's heap, DuckDB's memory_limit (2g)")
+    parser.add_argument(
+        "--memory", default="2g", metavar="SIZE", help="what each may use: Java's heap, DuckDB's memory_limit (2g)"
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the rows are made, and deleted again (the system's)")
     options = parser.parse_args()
     try:

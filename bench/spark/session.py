@@ -32,7 +32,7 @@ def java() -> str:
     if found is None:
         raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and there is none; {install}")
     try:
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60).stderr
+        said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and {found} does not run ({error}); {install}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', said)
@@ -44,9 +44,9 @@ def java() -> str:
 def session(master: str | None = None, memory: str = "2g", name: str = "mqttree traces", quick: bool = False) -> SparkSession:
     """Return the Spark session of this process.
 
-    master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the work; when
-    spark-submit has started this process its own --driver-memory counts. quick: for little input, where half of the time would be Java's
-    second compiler at work on code that is run once. Raises SparkMissingError.
+    master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the
+    work; when spark-submit has started this process its own --driver-memory counts. quick: for little input, where half of the
+    time would be Java's second compiler at work on code that is run once. Raises SparkMissingError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:

@@ -102,7 +102,9 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[s
     version = about.get("mqttree.trace", "")
     if version != str(VERSION):
         run.broken.add(process)
-        run.remarks.append(f"{process}: {path.rsplit('/', 1)[-1]} has schema {version or 'unknown'}, not {VERSION}, and is left out")
+        run.remarks.append(
+            f"{process}: {path.rsplit('/', 1)[-1]} has schema {version or 'unknown'}, not {VERSION}, and is left out"
+        )
         return
     run.files.append(path)
     run.rows[process] = run.rows.get(process, 0) + rows

@@ -7,16 +7,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.spark.source import Run
 from bench.spark.means import mean
+from bench.spark.source import Run
 
 MEASURES = (
-    "published_per_s", "accepted_per_s", "delivered_per_s", "delivered_bytes_per_s",
-    "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms", "delay_p999_ms", "delay_max_ms", "accept_mean_ms",
-    "lost", "lost_accepted", "unknown", "duplicates", "disordered",
-    "control_bytes", "data_bytes", "control_bytes_per_s", "data_bytes_per_s", "control_bytes_run",
-    "broker_cpu", "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
-)  # fmt: skip
+    "published_per_s",
+    "accepted_per_s",
+    "delivered_per_s",
+    "delivered_bytes_per_s",
+    "delay_mean_ms",
+    "delay_p50_ms",
+    "delay_p90_ms",
+    "delay_p99_ms",
+    "delay_p999_ms",
+    "delay_max_ms",
+    "accept_mean_ms",
+    "lost",
+    "lost_accepted",
+    "unknown",
+    "duplicates",
+    "disordered",
+    "control_bytes",
+    "data_bytes",
+    "control_bytes_per_s",
+    "data_bytes_per_s",
+    "control_bytes_run",
+    "broker_cpu",
+    "broker_rss",
+    "generator_cpu",
+    "convergence_s",
+    "repair_s",
+    "repair_service_s",
+    "stretch",
+    "jain",
+)
 """What is averaged over repetitions, in the order of the columns."""
 COUNTS = ("published", "accepted", "expected", "delivered", "unexpected", "strays", "early", "faults", "brokers")
 OF_A_FLOW = frozenset(MEASURES[:16])
@@ -62,10 +86,16 @@ def row(line: Line) -> dict[str, Any]:
     """Return a line of the table of runs."""
     about = line.run.about
     found: dict[str, Any] = {
-        "scenario": line.run.scenario, "case": case(line.run), "run": line.run.run, "repetition": about.get("repetition"),
-        "broker": about.get("broker"), "cell": json.dumps(about.get("cell") or {}, sort_keys=True), "flow": line.flow,
-        "status": line.status, "window_s": line.window_s,
-    }  # fmt: skip
+        "scenario": line.run.scenario,
+        "case": case(line.run),
+        "run": line.run.run,
+        "repetition": about.get("repetition"),
+        "broker": about.get("broker"),
+        "cell": json.dumps(about.get("cell") or {}, sort_keys=True),
+        "flow": line.flow,
+        "status": line.status,
+        "window_s": line.window_s,
+    }
     found |= {name: line.values.get(name) for name in (*COUNTS, *MEASURES)}
     found["missing"] = "; ".join(f"{name}: {why}" for name, why in line.missing.items())
     found["remarks"] = "; ".join(line.run.remarks)
@@ -75,8 +105,8 @@ def row(line: Line) -> dict[str, Any]:
 def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """Return the averages of each measure over the repetitions of each case.
 
-    A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and `why` says so, as well as runs that have
-    no such figure.
+    A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and `why` says so, as well as runs
+    that have no such figure.
     """
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
@@ -91,14 +121,23 @@ def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
             found = mean(values)
             result.append(
                 {
-                    "scenario": scenario, "case": name, "broker": members[0].run.about.get("broker"), "flow": flow, "measure": measure,
-                    "runs": len(members), "n": len(values), "without": len(members) - len(values), "why": _why(reasons),
-                    "mean": found.mean if found else None, "half": found.half if found else None,
+                    "scenario": scenario,
+                    "case": name,
+                    "broker": members[0].run.about.get("broker"),
+                    "flow": flow,
+                    "measure": measure,
+                    "runs": len(members),
+                    "n": len(values),
+                    "without": len(members) - len(values),
+                    "why": _why(reasons),
+                    "mean": found.mean if found else None,
+                    "half": found.half if found else None,
                     "deviation": found.deviation if found else None,
-                    "least": found.least if found else None, "most": found.most if found else None,
+                    "least": found.least if found else None,
+                    "most": found.most if found else None,
                     "cell": json.dumps(members[0].run.about.get("cell") or {}, sort_keys=True),
                 }
-            )  # fmt: skip
+            )
     return result
 
 

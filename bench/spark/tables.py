@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from bench.spark import network, source
 from bench.spark.events import Events, load, small
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS = (
-    "scenario string, case string, run string, repetition int, broker string, cell string, flow string, status string, window_s double, "
+    "scenario string, case string, run string, repetition int, broker string, cell string, flow string, status string, "
+    "window_s double, "
     + ", ".join(f"{name} long" for name in COUNTS) + ", " + ", ".join(f"{name} double" for name in MEASURES)
     + ", missing string, remarks string"
 )  # fmt: skip
 CASES = (
-    "scenario string, case string, broker string, flow string, measure string, runs int, n int, without int, why string, mean double, "
-    "half double, deviation double, least double, most double, cell string"
+    "scenario string, case string, broker string, flow string, measure string, runs int, n int, without int, why string, "
+    "mean double, half double, deviation double, least double, most double, cell string"
 )
 FAULTS = (
     "run string, kind string, target string, at long, tree_s double, service_s double, pairs long, unserved long, state string"
@@ -41,7 +42,6 @@ class Tables:
     runs: list[dict[str, Any]]
     cases: list[dict[str, Any]]
     frames: dict[str, DataFrame]
-    forget: Callable[[], None]
 
 
 def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
@@ -50,8 +50,8 @@ def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
     events = load(spark, runs)
     found = messages(events)
     went = network.traffic(events)
-    links = network.links(went)
-    used = network.resources(events)
+    links = network.links(went).localCheckpoint()
+    used = network.resources(events).localCheckpoint()
     table, faults = lines(events, found, links, used)
     rows, averages = [row(line) for line in table], cases(table)
     names = small(spark, "no int, run string", [(number, run.run) for number, run in enumerate(runs)])
@@ -69,15 +69,19 @@ def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
         "resources": named(used),
         "timeline": named(network.timeline(events, went)),
     }
-    return Tables(table, rows, averages, frames, found.forget)
+    return Tables(table, rows, averages, frames)
 
 
 def _upper() -> Any:
     """Return bench.load.histogram.upper of the column bucket, in ms."""
-    place, half = F.col("bucket"), 128
-    shift = F.floor((place - half) / half).cast("int")
-    wide = F.call_function("shiftleft", (place - shift * half).cast("long"), shift) + F.call_function("shiftleft", F.lit(1).cast("long"), shift) - 1
-    return F.when(place < 2 * half, place.cast("long")).otherwise(wide) / 1e6
+    place, half = sf.col("bucket"), 128
+    shift = sf.floor((place - half) / half).cast("int")
+    wide = (
+        sf.call_function("shiftleft", (place - shift * half).cast("long"), shift)
+        + sf.call_function("shiftleft", sf.lit(1).cast("long"), shift)
+        - 1
+    )
+    return sf.when(place < 2 * half, place.cast("long")).otherwise(wide) / 1e6
 
 
 def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFrame:
@@ -98,9 +102,9 @@ def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
     path = context._jvm.org.apache.hadoop.fs.Path
     files = path(folder).getFileSystem(context._jsc.hadoopConfiguration())
     for name, frame in tables.frames.items():
-        frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/{name}.parquet")
-        written = spark.read.parquet(f"{folder}/{name}.parquet")
-        written.coalesce(1).write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{folder}/.{name}.csv")
+        once = frame.coalesce(1).localCheckpoint()
+        once.write.mode("overwrite").parquet(f"{folder}/{name}.parquet")
+        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{folder}/.{name}.csv")
         part = files.globStatus(path(f"{folder}/.{name}.csv/part-*"))[0].getPath()
         target = path(f"{folder}/{name}.csv")
         files.delete(target, False)

@@ -1,7 +1,8 @@
 """How far another machine's clock is from this one's, by asking it: `python -m bench.trace.clock serve` there, `measure` here.
 
-The machine that serves has the common time: its monotonic clock plus what made that wall time when serving began. Each of the others adds
-what it measured to its own monotonic times (Writer.clock), so that no clock has to be set, and none that is set meanwhile does harm.
+The machine that serves has the common time: its monotonic clock plus what made that wall time when serving began. Each of the
+others adds what it measured to its own monotonic times (Writer.clock), so that no clock has to be set, and none that is set
+meanwhile does harm.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class ClockError(Exception):
 
 
 def best(samples: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return (offset, error) in ns from samples (asked, common time of the answer, heard), asked and heard by the own monotonic clock.
+    """Return (offset, error) in ns from samples (asked, common time of the answer, heard), asked and heard by the own monotonic
+    clock.
 
-    offset: to be added to own times for the common time. The sample with the shortest way there and back counts; its half is the error.
-    Raises ClockError without samples.
+    offset: to be added to own times for the common time. The sample with the shortest way there and back counts; its half is the
+    error. Raises ClockError without samples.
     """
     found = min(((heard - asked, (asked + heard) // 2, common) for asked, common, heard in samples), default=None)
     if found is None:

@@ -54,7 +54,8 @@ def main() -> int:
             rows, held = writer.rows, writer.held_ns / 1e6
         shares.append((inside - without) / options.seconds)
         print(
-            f"round {number + 1}: {rows:,} events, CPU {without:.3f} s without, {inside:.3f} s with a trace: {shares[-1]:.1%} of a core, "
+            f"round {number + 1}: {rows:,} events, CPU {without:.3f} s without, {inside:.3f} s with a trace: "
+            f"{shares[-1]:.1%} of a core, "
             f"{(inside - without) / rows * 1e9:.0f} ns and {size / rows:.1f} bytes an event, held {held:.1f} ms",
             flush=True,
         )

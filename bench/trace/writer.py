@@ -1,4 +1,4 @@
-"""What a process saw, into Parquet files: events are collected in batches, encoded by a thread, and complete files appear by renaming."""
+"""What a process saw, into Parquet files: events go to a thread in batches, files appear, by renaming, when complete."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bench.trace.batches import Batch, columns, complete, rows
 from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
 
 BATCH = 4096
-"""Events of one kind that are handed to the encoding thread, and made into columns by it, at a time: it holds the interpreter for parts of
-a millisecond. What should be disturbed less than sys.getswitchinterval() says shortens that."""
+"""Events of one kind that are handed to the encoding thread, and made into columns by it, at a time: it holds the interpreter for
+parts of a millisecond. What should be disturbed less than sys.getswitchinterval() says shortens that."""
 ROW_GROUP = 65_536
 """Rows that are encoded at a time. A row group has one kind of event, so that readers skip what they do not want."""
 FILE_ROWS = 4_000_000
@@ -48,7 +48,15 @@ class Writer:
     """
 
     def __init__(
-        self, directory: Path, *, run: str, scenario: str, process: str, host: str = "local", batch: int = BATCH, rotate_s: float = 5.0
+        self,
+        directory: Path,
+        *,
+        run: str,
+        scenario: str,
+        process: str,
+        host: str = "local",
+        batch: int = BATCH,
+        rotate_s: float = 5.0,
     ) -> None:
         for word in (run, scenario, process):
             if not _NAME.fullmatch(word):
@@ -128,7 +136,17 @@ class Writer:
             self._flush(self._control)
 
     def published_run(
-        self, at: int, publisher: int, first: int, count: int, client: str, broker: str, topic: str, qos: int, size: int, flow: str = ""
+        self,
+        at: int,
+        publisher: int,
+        first: int,
+        count: int,
+        client: str,
+        broker: str,
+        topic: str,
+        qos: int,
+        size: int,
+        flow: str = "",
     ) -> None:
         """Note `count` messages at once, numbered from `first`."""
         if self._published.add_run(at, publisher, first, count, (client, broker, topic, qos, size, flow)) >= self._full:
@@ -286,7 +304,6 @@ class Writer:
                 self._failure = error
             if item is False:
                 return
-
 
     def _batch(self, kind: str, host: str, events: list[Any], shapes: dict[tuple[Any, ...], int] | None = None) -> pa.RecordBatch:
         """Make columns of what was handed over, in the thread."""

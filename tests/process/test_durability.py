@@ -149,7 +149,8 @@ def refused(*flags: str) -> tuple[int, str]:
 
 
 def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
-    """More schedules: tests/sim/test_durability.py. A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's subscriber gets it all, once."""
+    """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's subscriber gets it all, once. More
+    schedules: tests/sim/test_durability.py."""
     with Cluster(tmp_path, "--routing", "interest") as cluster, clients() as make:
         here, there = cluster.add(), cluster.add()
         cluster.agree()

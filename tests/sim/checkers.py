@@ -261,7 +261,7 @@ class Messages:
         seen: dict[int, Got] = {}
         for got in client.got:
             sent = self.ledger.sent[got.number]
-            if got.retain:
+            if got.retain or sent.doubted:
                 continue
             old = seen.get(got.number)
             if old is not None and old.session == got.session:

@@ -57,6 +57,8 @@ class Sent:
     at: float
     acked: float | None = None
     repeated: bool = False
+    doubted: bool = False
+    """Sent again within a session that may have been an older one, which did not know it."""
     copies: int = 1
     """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker (MQTT-4.3.2)."""
     will: bool = False
@@ -333,6 +335,7 @@ class SimClient:
         for packet_id, sent in list(self._out.items()):
             assert sent.packet is not None
             sent.copies += 1
+            sent.doubted |= self.doubt
             self._send(Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties))
         for packet_id in list(self._released):
             self._send(Pubrel(packet_id))

@@ -1,8 +1,8 @@
 """What routing costs on the network of Overlays 6: `python -m tests.sim.signalling [--seconds S]`. Times are virtual.
 
 Five brokers, all linked, delays normal(10, 2.5) ms, 10 Mbit/s; 20 publishers and 20 subscribers at random brokers with one topic
-each of 3, 30 or 60, a message of 1 kB a second. Bytes are those sent on links: signalling (PINGREQ and PINGRESP with all that they
-carry) and messages, by routing; the delay is from publisher to subscriber.
+each of 3, 30 or 60, a message of 1 kB a second. Bytes are those sent on links: signalling (PINGREQ and PINGRESP with all that
+they carry) and messages, by routing; the delay is from publisher to subscriber.
 """
 
 from __future__ import annotations

@@ -130,6 +130,7 @@ def play(seed: int) -> list[tuple[str, str]]:
             world.violation("client", f"{client.name}: {error}")
     for client in clients:
         check(world, ledger, client)
+        check_order(world, ledger, client)
     return world.violations
 
 
@@ -150,6 +151,21 @@ def check(world: World, ledger: Ledger, client: SimClient) -> None:
             world.violation("lost", f"{told} was acknowledged and did not come")
         if copies > 1 and sent.qos == interest.qos == 2:
             world.violation("twice", f"{told} came {copies} times")
+
+
+def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
+    """What was published on one connection to one topic, and never repeated, comes in its order the first time that it comes."""
+    last: dict[tuple[SimClient, int, str], int] = {}
+    seen: set[int] = set()
+    for got in client.got:
+        sent = ledger.sent[got.number]
+        if got.number in seen or sent.repeated:
+            continue
+        seen.add(got.number)
+        key = (sent.client, sent.epoch, sent.topic)
+        if last.get(key, -1) > got.number:
+            world.violation("order", f"{client.name} got message {got.number} ({sent.life}) after {last[key]}")
+        last[key] = max(last.get(key, -1), got.number)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
+from broker.listings import Listings
+from broker.overlays import Overlays
+from broker.streams import BREAK, CHANGED
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start
@@ -68,6 +72,72 @@ def test_a_relay_dies(seed: int) -> None:
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
     assert result.messages and result.deliveries > result.messages
+
+
+class Joined(Meshed):
+    """Brokers that route by topic, and one, the last, that comes later, routes otherwise, and goes."""
+
+    def __init__(self, seed: int, otherwise: str) -> None:
+        super().__init__(seed, 4, [(5.5, kill(3)), (7.0, start(3))], far(4, b0_b2=30.0))
+        self.late[3] = 3.0
+        self.otherwise = otherwise
+
+    def build(self) -> None:
+        super().build()
+        self.hosts[3].config["routing"] = self.otherwise
+
+
+@pytest.mark.parametrize("otherwise", ("flood", "interest"))
+def test_one_that_routes_otherwise_comes_and_goes(monkeypatch: pytest.MonkeyPatch, otherwise: str) -> None:
+    """All messages go back to the tree for as long as it is there, and nothing is lost. Whoever gets messages from a broker is
+    told ahead of each change, on the ways of up to then and on the next ones."""
+    told: list[tuple[bytes, bytes]] = []
+    entered, left = [], []
+    enter, leave, send_over, send = Overlays._enter, Overlays._leave, Listings.send_over, Listings.send
+
+    def over(self: Listings, link: Any, broker: bytes, kind: int, body: bytes) -> None:
+        if kind == CHANGED:
+            told.append((body, broker))
+        send_over(self, link, broker, kind, body)
+
+    def to(self: Listings, broker: bytes, kind: int, body: bytes) -> bool:
+        if kind == BREAK:
+            told.append((b"", broker))
+        return send(self, broker, kind, body)
+
+    def watched_enter(self: Overlays, reachable: dict[bytes, None]) -> None:
+        live = [b for b in reachable if (link := self._federation.listings.link_to(b)) is not None and link.live]
+        told.clear()
+        enter(self, reachable)
+        assert told == [(b"", broker) for broker in live]
+        entered.extend(live)
+
+    def watched_leave(self: Overlays, reachable: dict[bytes, None]) -> None:
+        behind = [(o, b) for o, ways in self._ways.items() for b, link in ways.next.items() if link.state == "up"]
+        told.clear()
+        leave(self, reachable)
+        assert [entry for entry in told if entry[0]] == behind
+        assert not self.active
+        left.extend(behind)
+
+    monkeypatch.setattr(Listings, "send_over", over)
+    monkeypatch.setattr(Listings, "send", to)
+    monkeypatch.setattr(Overlays, "_enter", watched_enter)
+    monkeypatch.setattr(Overlays, "_leave", watched_leave)
+    scene = Joined(3, otherwise)
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert entered
+    assert left
+    assert not any(host.running.federation.overlays.active for host in scene.hosts)
+
+
+@pytest.mark.parametrize("seed", (6, 70))
+def test_mixed(seed: int) -> None:
+    """Schedules in which some brokers route by topic, some by interest, and some flood."""
+    result = run_seed(seed)
+    assert result.routing == "mixed"
+    assert result.violations == [], "\n".join(result.transcript)
 
 
 @pytest.mark.parametrize("seed", (81482, 90018, 90082, 90358, 90378))

@@ -25,7 +25,7 @@ def book(qos: int = 2, shared: bool = False) -> tuple[Book, list[ClientSpec]]:
 def test_what_was_accepted_and_did_not_come_is_lost() -> None:
     kept, (one, other) = book()
     for due in range(4):
-        kept.publish(0, due, due + 5)
+        kept.publish(0, due, due)
     for sequence in (0, 1, 2):
         kept.accept(0, sequence)
     kept.accept(0, 0)
@@ -36,6 +36,14 @@ def test_what_was_accepted_and_did_not_come_is_lost() -> None:
     assert (figures["published"], figures["accepted"], figures["unaccepted"], figures["delivered"]) == (4, 3, 1, 4)
     assert (figures["lost"], figures["expected"], figures["unsure"]) == (1 + 2, 4 + 3, 0), "3 was not accepted, but came to one"
     assert kept.outstanding == 4 and figures["published_per_s"] == 2.0
+
+
+def test_own_lateness_is_no_delay() -> None:
+    kept, (one, _) = book()
+    kept.publish(0, 1_000_000, 4_000_000)
+    kept.deliver(kept.receiver(one), 0, 0, 6_000_000)
+    figures = kept.summary(1.0)[""]
+    assert figures["delay_mean_ms"] == 2.0 and figures["delay_p50_ms"] == 2.0 and figures["lag_p99_ms"] == 3.0
 
 
 def test_qos_0_is_expected_when_published() -> None:

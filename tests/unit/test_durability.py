@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker import durability, limits
+from broker import checkpoint, durability, limits
 from broker.drain import Drain, DrainOptions
 from broker.keptsession import KeptSession
 from broker.session import Session
@@ -262,7 +262,7 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
     rng = random.Random(seed)
     if seed % 2:
         monkeypatch.setattr(durability, "SMALLEST", 2000)
-        monkeypatch.setattr(durability, "STEP_ITEMS", 3)
+        monkeypatch.setattr(checkpoint, "STEP_ITEMS", 3)
     world = Durable(sync=seed % 4 == 0)
     chaos = Chaos(world, rng)
     for number in range(120):
@@ -481,7 +481,7 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
 
 
 def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durability, "STEP_ITEMS", 1)
+    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
     world = Durable(sync=True)
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)

@@ -120,7 +120,9 @@ def _spells(script: Script) -> list[tuple[str, str, float, float]]:
     for name, arguments in script.subscribers:
         if name == "subscribed":
             at, client, _broker, filter, _qos = arguments
-            ends = [a[0] for n, a in script.subscribers if n == "unsubscribed" and a[1] == client and a[3] == filter and a[0] > at]
+            ends = [
+                a[0] for n, a in script.subscribers if n == "unsubscribed" and a[1] == client and a[3] == filter and a[0] > at
+            ]
             found.append((client, filter, at, min(ends, default=math.inf)))
     return found
 

@@ -1,0 +1,65 @@
+"""Everything that a journal has to know, said once more, so that older generations can be deleted (docs/decisions/0021). Pure.
+
+In steps, between the records of what goes on: each session and each topic is said as it is at that moment, and counts from then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.journal import encode_seen
+from broker.origin import encode_vector
+from broker.sessionstate import offered
+
+if TYPE_CHECKING:
+    from broker.durability import Durability
+
+STEP_BYTES = 128 * 1024
+STEP_ITEMS = 400
+"""of one step, about a ms of work; a session is never cut."""
+
+
+class Checkpoint:
+    """One checkpoint on its way. `size`: bytes that it has said."""
+
+    __slots__ = ("_journal", "_plan", "size")
+
+    def __init__(self, journal: Durability) -> None:
+        self._journal = journal
+        self._plan = self._everything()
+        self.size = 0
+
+    def step(self) -> bool:
+        """Say a little more; whether that was all."""
+        journal = self._journal
+        begin, items = journal.size, 0
+        count = 1
+        while count and items < STEP_ITEMS and journal.size < begin + STEP_BYTES:
+            count = next(self._plan, 0)
+            items += count
+        self.size += journal.size - begin
+        return not count
+
+    def _everything(self) -> Iterator[int]:
+        """Say everything, a little at a time; how much that was."""
+        journal, node = self._journal, self._journal.node
+        for number in list(journal.sessions):
+            session = journal.sessions.get(number)
+            if session is not None:
+                journal.whole(session)
+                yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
+        digests = node.retained.digests
+        for part in range(256):
+            for leaf in digests.leaves(bytes((part,))):
+                marks = digests.marks(leaf)
+                for mark in marks:
+                    journal.retained(mark)
+                if marks:
+                    yield len(marks)
+        relay = node.relay
+        seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
+        journal.record(encode_seen(encode_vector(seen | journal.since())))
+        for entry in relay.log.of(node.config.id):
+            journal.record(journal.encoded(entry))
+            yield 1

@@ -1,0 +1,137 @@
+"""SUBACK waits until all brokers know of a subscription, and for nothing else (docs/decisions/0024)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.access import Access
+from broker.aclfile import parse_rules
+from broker.interest import LINGER
+from broker.listings import INTEREST, PACE
+from broker.propagation import WAIT
+from broker.records import HEARD, TOLD
+from broker.wire import Suback, Subscribe, SubscriptionRequest
+from tests.unit.link_harness import Neighbour, lone, ping
+from tests.unit.node_harness import FakeClient, World
+
+
+@pytest.fixture
+def world() -> World:
+    return lone(routing="interest", link_timeout=1000.0)
+
+
+def subscribe(client: FakeClient, topic_filter: str) -> None:
+    client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0)]))
+
+
+def answer(neighbour: Neighbour) -> int:
+    """The neighbour says that all behind it know; returns how often it was asked."""
+    asked = neighbour.records(TOLD)
+    for body in asked:
+        neighbour.send(ping((HEARD, body[:8] + body[20:])))
+    return len(asked)
+
+
+def answered(client: FakeClient) -> bool:
+    return any(isinstance(packet, Suback) for packet in client.take())
+
+
+def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
+    """Not even when no client waited for that one, which nobody gave up then."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    world.node.federation.interest.changed("restored", wanted=True)
+    world.advance(PACE)
+    assert len(neighbour.records(TOLD)) == 1
+    client = world.connect("c")
+    world.advance(10.0)
+    subscribe(client, "a")
+    world.advance(PACE)
+    assert answer(neighbour)
+    assert answered(client)
+    assert world.counters.subscriptions_unconfirmed == 0
+
+
+def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
+    """When the last one was given up, too: what was posted since is told first."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    one, two = world.connect("one"), world.connect("two")
+    subscribe(one, "a")
+    world.advance(WAIT - PACE / 4)
+    neighbour.take()
+    own = world.node.federation.listings.directory.own
+    world.node.federation.listings.post(b"s-test", b"1")  # so that the next one has to wait for PACE
+    world.advance(PACE / 8)
+    subscribe(two, "b")
+    world.advance(PACE / 4)
+    assert INTEREST + b"b" in own.entries
+    for body in neighbour.records(TOLD):
+        neighbour.send(ping((HEARD, body[:8] + body[20:])))
+    assert answered(two) is False
+    world.advance(PACE)
+    answer(neighbour)
+    assert answered(two)
+
+
+def test_who_is_served_late_is_not_blamed_for_what_follows(world: World) -> None:
+    """A link brings the answer; its next messages are not the client's."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("c")
+    subscribe(client, "a")
+    world.advance(PACE)
+    assert answer(neighbour) == 1
+    assert answered(client)
+    assert world.node.current is neighbour.conn
+
+
+def test_made_up_brokers_are_not_remembered(world: World) -> None:
+    one, two = Neighbour(world, 101), Neighbour(world, 102)
+    one.child()
+    two.child()
+    for number in range(2000):
+        one.send(ping((TOLD, b"made%04d" % number + bytes(12) + bytes(4))))
+    assert len(world.node.federation.propagation._waves) == 0
+    assert two.records(TOLD) == []
+
+
+def test_what_is_refused_is_not_told(world: World) -> None:
+    """Somebody who may not subscribe must not draw all messages of the federation here."""
+    world.node.set_access(Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("c")
+    subscribe(client, "#")
+    assert answered(client)
+    assert INTEREST + b"#" not in world.node.federation.listings.directory.own.entries
+
+
+def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
+    """However often a client takes a subscription and gives it back, it is looked at once."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("c")
+    subscribe(client, "a")
+    world.advance(PACE)
+    answer(neighbour)
+    assert answered(client)
+    before = len(world.node._timers)
+    for _ in range(200):
+        client.unsubscribe("a")
+        assert client.subscribe("a") == [0]
+        world.advance(LINGER / 50)
+    client.unsubscribe("a")
+    assert len(world.node._timers) <= before + 5
+    world.advance(2 * LINGER)
+    assert INTEREST + b"a" not in world.node.federation.listings.directory.own.entries
+
+
+def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.connect("c")
+    before = len(world.node._timers)
+    client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
+    world.advance(30 * WAIT)
+    assert len(world.node._timers) <= before + 5
