@@ -220,10 +220,10 @@ class Run:
         ready = await generator.hear("ready", patience)
         if ready["failure"]:
             raise RunError(ready["failure"])
+        record["measure_from_ns"] = time.monotonic_ns()
         observer.sample()
-        before, cpu = lab.totals(), dict(observer.cpu)
+        before, cpu = lab.totals(), dict(observer.cpu)  # the trace has both as well
         start = time.monotonic() + 0.05
-        record["measure_from_ns"] = int(start * 1e9)
         self.stage("load")
         generator.say(start)
         striking = asyncio.create_task(striker.carry_out(faults, start))
@@ -233,6 +233,7 @@ class Run:
             over = time.monotonic()
             observer.sample()
             after, used = lab.totals(), dict(observer.cpu)
+            record["measure_to_ns"] = time.monotonic_ns()
             self.stage("drain")
             done = await generator.hear("done", 120 + 3 * self.flow.drain)
             await asyncio.wait_for(striking, cell.duration() + 60)
@@ -243,7 +244,6 @@ class Run:
                     task.cancel()
         if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
             record["failures"].append(f"no tree {AGREE_SECONDS:g} s after the last fault")
-        record["measure_to_ns"] = int(done["over"] * 1e9)
         summary |= {key: done[key] for key in ("flows", "interruptions", "skipped")}
         seconds = over - start
         summary["seconds"] = seconds

@@ -243,7 +243,7 @@ class Connection:
             outbox.clear()
             self.traffic.sent += len(data)
             self.transport.write(data)
-            if self.closing:
+            if self.closing and not (self.gate and self.node.withholds(self)):
                 self.transport.close()
 
     def _to_backlog(self, outbox: list[bytes]) -> None:
@@ -314,7 +314,8 @@ class Connection:
         if not backlog:
             self.backlog_bytes = 0
             if self.closing:
-                self.transport.close()
+                if not (self.gate and self.node.withholds(self)):
+                    self.transport.close()
             elif not self.paused:
                 self.stalled = False
                 self.node.release_publishers(self)

@@ -94,7 +94,7 @@ class Counters:
     shared_elsewhere: int = 0  # messages given to members of shared subscriptions at other brokers
     shared_passed_on: int = 0  # of those given to us, passed on: no member was left, or all were away
     shared_undelivered: int = 0  # and for which no member was found
-    routed_dropped: int = 0  # messages to one broker that nobody knows the way to
+    routed_dropped: int = 0  # messages to one broker that nobody knows the way to, or that cannot be read
     link_timeouts: int = 0
     link_garbage: int = 0
     link_wrong_secret: int = 0

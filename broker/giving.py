@@ -1,7 +1,8 @@
 """Sessions that other brokers take: the holder's side of a move (`broker.moving` has the whole of it), and what both sides say.
 
     request  u8 TAKE, REST or DONE, u64 stamp of the taker's connection, client id, u32 from where on
-    answer   u8 NOTHING, MOVED, NEWER, ENDED or COMING, stamp, client id, with MOVED the id of the broker that has it
+    answer   u8 NOTHING, MOVED, NEWER, ENDED or COMING, stamp, client id, with MOVED the id of the broker that has it (its own:
+             begin again)
     part     u8 TAKE or REST, stamp, client id, u32 number of the export, u32 bytes of all parts, u32 position, bytes
 
 A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until it is taken or given up.
@@ -185,6 +186,9 @@ class Giving:
                 return
         export = self._exports.get(client_id)
         same = export is not None and (export.taker, export.stamp) == (sender, stamp)
+        if request == REST and not same:  # what it got is not known here any more, nor what came since: it has to begin again
+            self._answer(sender, MOVED, stamp, client_id, self._federation.own.id)
+            return
         if export is None or not same:
             export = self._encode(sender, stamp, session, now)
             at = 0
@@ -194,6 +198,7 @@ class Giving:
                 self._answer(sender, COMING, stamp, client_id)
                 return
             export.rest = self._rest(session, export, now)
+            self._bytes += len(export.rest)
             at = 0
         self._answer(sender, COMING, stamp, client_id)
         sent, begin, end = export.sent
@@ -247,7 +252,7 @@ class Giving:
         """Drop what was encoded of a session."""
         export = self._exports.pop(client_id, None)
         if export is not None:
-            self._bytes -= len(export.data)
+            self._bytes -= len(export.data) + len(export.rest)
 
     def _forget_old(self, now: float) -> None:
         """Make room: who asks again gets it encoded again."""

@@ -83,6 +83,8 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
     Raises:
         JournalError: it is another thing altogether, of a newer version, or of another broker.
     """
+    if not any(data):
+        return False  # a power cut may leave the size of a new file, and zeros in it
     if not data.startswith(MAGIC) and not MAGIC.startswith(data[: len(MAGIC)]):
         raise JournalError("is not a journal of mqttree")
     if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_SIZE], "big"):

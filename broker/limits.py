@@ -63,8 +63,8 @@ HOLD_QUEUED_BYTES = 16 * 1024 * 1024
 """bytes of these: large messages fill MAX_QUEUED_BYTES long before they are many."""
 
 PIECES_BACKLOG = 1024 * 1024
-"""bytes waiting for a link beyond which it takes no more old messages that somebody has asked an origin for [routed_dropped]: they are
-asked for again, and many who ask at once must not fill the memory, or keep what is new waiting for long."""
+"""bytes waiting for a link beyond which it takes no more old messages that somebody has asked an origin for [routed_dropped]:
+they are asked for again, and many who ask at once must not fill the memory, or keep what is new waiting for long."""
 
 HOLD_LINK_BYTES = 8 * 1024 * 1024
 """bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back like above: a quarter of LINK_BACKLOG_BYTES, as

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.records import DIRECTORY, ROUTED, Handler
-from broker.wire.errors import MalformedPacket
-from routing.directory import Came, Directory, DirectoryError, Moved, Posted, Went
+from broker.wire.errors import MalformedPacket, WireError
+from routing.directory import OWN_LIMIT, Came, Directory, DirectoryError, Moved, Posted, Went
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -44,6 +44,10 @@ MAX_HOPS = 64
 
 PACE = 0.005
 """s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
+
+RESERVED = 300_000
+"""entries of our listing that sessions and shared subscriptions of clients cannot take: filters (limits.MAX_INTERESTS), links and
+the tree have to be told, or nobody finds us any more."""
 
 CHECK = 5.0
 """s between digests of the directory on a link."""
@@ -91,6 +95,9 @@ class Listings:
 
     def post(self, key: bytes, value: bytes = b"") -> None:
         """Put an entry into our listing. Raises ValueError beyond its limits."""
+        own = self.directory.own.entries
+        if len(own) >= OWN_LIMIT - RESERVED and key[:1] in (CLIENT, GROUP) and key not in own:
+            raise ValueError("too many sessions and shared subscriptions for a listing")
         self.directory.post(key, value)
         self._hurry()
 
@@ -239,7 +246,12 @@ class Listings:
         receiver = self._receivers.get(body[17])
         if receiver is not None:
             self.arriving = link
-            receiver(body[8:16], body[18:], now)
+            try:
+                receiver(body[8:16], body[18:], now)
+            except WireError as error:  # it is not the fault of the neighbour that passed it on
+                self._federation.count("routed_dropped")
+                sender = body[8:16].hex()
+                self._federation.log("warning", f"broker {sender}: {error.message}; dropped", key=f"routed {link.source}")
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]

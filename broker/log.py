@@ -127,13 +127,15 @@ class Entry:
 class MessageLog:
     """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries."""
 
-    __slots__ = ("_bytes", "_counters", "_entries", "_limit")
+    __slots__ = ("_bytes", "_counters", "_entries", "_limit", "looked_at")
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         self._counters = counters
         self._limit = limit
+        self.looked_at = 0
+        """entries that the last call of `those` went through"""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -184,9 +186,11 @@ class MessageLog:
         way back to the oldest of them."""
         found: list[Entry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
+        self.looked_at = 0
         for entry in reversed(self._entries):
             if left <= 0 or entry.at < horizon:
                 break
+            self.looked_at += 1
             ranges = numbers.get(entry.key)
             if ranges is not None:
                 parts = intersect([(entry.sequence, entry.sequence + entry.count - 1)], ranges)

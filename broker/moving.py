@@ -54,7 +54,7 @@ from broker.giving import (
 from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.message import Message, size_of
-from broker.origin import Vector, Window
+from broker.origin import Vector, Window, split_key
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.wire.constants import ReasonCode
@@ -451,9 +451,10 @@ class Moving:
     # ---------------------------------------------------------------- taking: the end
 
     def _had(self, session: Session, found: Iterable[tuple[bytes, int]]) -> None:
-        """Note what a session gets from its holder ahead of those here."""
+        """Note what a session gets from its holder ahead of those here. Raises MalformedPacket."""
         rest: Vector = {}
         for key, sequence in sorted(found):
+            split_key(key)
             window = rest.setdefault(key, Window(0, 0.0))
             if sequence > window.top + 1:
                 window.gaps.append((window.top + 1, sequence - 1))

@@ -194,6 +194,7 @@ class Overlays:
             self._broken.add(link)
             self._at = 0.0
             self._touch()
+            self._federation.hurry(self._node.now)
 
     def _cost(self, link: Link) -> int:
         return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
@@ -329,8 +330,8 @@ class Overlays:
                 if link is before and link not in self._broken:
                     continue
                 # Over the old way, too: it may go on for others, and bring the broker what is newer than what takes the new one.
-                for over in (before, link):
-                    if over is not None and over not in self._broken and over.state == "up":
+                for over in dict.fromkeys((before, link)):
+                    if over is not None and (over not in self._broken or over is link) and over.state == "up":
                         listings.send_over(over, broker, CHANGED, origin)
             if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
                 streams.changed(origin)

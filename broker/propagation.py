@@ -136,7 +136,7 @@ class Propagation:
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
         own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
         directory = self._federation.listings.directory
-        if not own and (directory.via(broker) is None or directory.state(broker) < state):
+        if not own and (broker not in directory.listings or directory.state(broker) < state):
             return
         known = self._waves.get(broker)
         waiting = [other for other in self._links() if other is not link]

@@ -287,7 +287,7 @@ class Relay:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or self._mixed(key):
+        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or self._mixed(key, sequence):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
@@ -308,10 +308,12 @@ class Relay:
             if batch.topic[:1] != b"$" and old < count:
                 self._deliver_batch(batch.part(old, count) if old > 0 else batch)
 
-    def _mixed(self, key: bytes) -> bool:
-        """Whether of numbers in a row some may be for those here and some not."""
+    def _mixed(self, key: bytes, sequence: int) -> bool:
+        """Whether of numbers in a row, from this one on, some may be for those here and some not."""
         window = self.vector[key]
-        return bool(window.owed) if window.stream is None else bool(window.stream.kept)
+        if (stream := window.stream) is None:
+            return bool(window.owed)
+        return sequence <= stream.kept_top or (bool(stream.owed) and sequence <= stream.owed[-1][1])
 
     def keep(self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
         """Put a message into the log that came to this broker alone."""

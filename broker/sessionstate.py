@@ -30,6 +30,9 @@ VERSION = 1
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
 
+LONGEST = 0xFFFFFFFF * 1000
+"""ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
+
 _HEAD = struct.Struct(">BBdH")
 _ITEM = struct.Struct(">BHB")
 _NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
@@ -201,6 +204,8 @@ def decode_state(data: bytes, now: float) -> SessionState:
     if not expiry >= 0:  # nor NaN
         raise MalformedPacket("state of a session that expires before its end")
     name = reader.name()
+    if len(name.encode()) > 65_535:
+        raise MalformedPacket("state of a session with a user name that no client has")
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
@@ -220,11 +225,12 @@ def decode_state(data: bytes, now: float) -> SessionState:
 
 def _item(reader: _Reader, filters: int, now: float) -> Item:
     place, packet_id, flags = _ITEM.unpack(reader.take(_ITEM.size))
-    expires_at = now + reader.number(8) / 1000 if flags & 0x40 else None
+    left = reader.number(8) if flags & 0x40 else None  # ms
+    expires_at = None if left is None else now + left / 1000
     shared = reader.number(4) if flags & 0x80 else None
     ids, topic, properties, payload = reader.text(), reader.text(), reader.text(), reader.text()
     qos = flags & 3
-    if place > MISSED or qos == 3 or flags >> 3 & 3 == 3 or (shared is not None and shared >= filters):
+    if place > MISSED or qos == 3 or flags >> 3 & 3 == 3 or (shared is not None and shared >= filters) or (left or 0) > LONGEST:
         raise MalformedPacket("state of a session with a message that cannot be")
     if (packet_id == 0) != (place in (WAITING, MISSED)) or not _identifiers(ids):
         raise MalformedPacket("state of a session with a message that cannot be")

@@ -93,8 +93,8 @@ class Stream:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
 
     __slots__ = (
-        "ask_at", "broke", "broker_id", "done", "free", "held", "kept", "key", "owed", "pause", "questions", "since", "source",
-        "streams", "timer", "window",
+        "ask_at", "broke", "broker_id", "done", "free", "held", "kept", "kept_top", "key", "owed", "pause", "questions", "since",
+        "source", "streams", "timer", "window",
     )  # fmt: skip
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
@@ -105,6 +105,7 @@ class Stream:
         self.done = done
         self.owed: Ranges = []
         self.kept: set[int] = set()  # in the log although it has not crossed this broker
+        self.kept_top = 0  # the highest of them
         self.source: Link | None = None  # what comes over it is whole and in order
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
@@ -187,6 +188,8 @@ class Streams:
         self.active = federation.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
         self._number = 0
+        self._allowance = limits.LINK_REQUESTS  # of work to answer questions,
+        self._allowed_at = node.now  # as of then (s)
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
@@ -229,6 +232,8 @@ class Streams:
             stream = window.stream = Stream(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
                 stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
+            if window.owed:
+                stream.owe(intersect(window.gaps, window.owed))
             self._broken(stream)
 
     def _all(self) -> Iterable[Stream]:
@@ -335,7 +340,8 @@ class Streams:
 
     def _due(self, stream: Stream, now: float) -> None:
         stream.timer = None
-        if stream.source is not None or stream.window.stream is not stream:
+        known = self.federation.relay.vector.get(stream.key)
+        if stream.source is not None or known is None or known.stream is not stream:  # or its origin is forgotten
             return
         self.node.now = now
         if self._reachable(stream) and now >= stream.ask_at:
@@ -395,6 +401,13 @@ class Streams:
         key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
         if key not in relay.ours or key not in relay.vector:
             return
+        links = max(1, len(self.federation.links))  # as much as all neighbours may ask for
+        earned = max(0.0, now - self._allowed_at) * links * limits.LINK_REQUESTS_PER_SECOND
+        self._allowance = min(links * limits.LINK_REQUESTS, self._allowance + earned)
+        self._allowed_at = now
+        if self._allowance < 0:  # it asks again
+            self.federation.count("routed_dropped")
+            return
         top = relay.vector[key].top
         lacks: Ranges = []
         below = 0
@@ -422,6 +435,7 @@ class Streams:
             size += len(data)
             self.node.counters.replayed += entry.count
         data = b"".join(parts)
+        self._allowance -= 1 + (relay.log.looked_at if lacks else 0) / 2000 + size / 50_000
         more = more or len(data) > SMALL
         count = max(1, -(-len(data) // PART))
         for index in range(count):
@@ -506,6 +520,7 @@ class Streams:
             stream.kept.clear()
         if sequence not in stream.kept:
             stream.kept.add(sequence)
+            stream.kept_top = max(stream.kept_top, sequence)
             self.federation.relay.keep(stream.key, sequence, message, choice, now)
             if message.retain:
                 self.federation.retention.received(message, stream.key, sequence, now)

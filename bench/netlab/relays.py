@@ -241,6 +241,8 @@ class Relays:
         elif order["do"] == "fresh":
             self.late = Histogram()
         elif order["do"] == "totals":
+            self.meter.now = time.monotonic_ns()
+            self.meter.report(self.pipes)
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             return {
                 "links": self.meter.totals(self.pipes), "moved": self.late.total,

@@ -92,7 +92,7 @@ class Stream:
         if kind != 3:
             return Seen(KINDS.get(kind, "other"), size)
         length = int.from_bytes(buffer[body : body + 2], "big")
-        if length and buffer[body + 2] == 0x24:  # $
+        if length and buffer[body + 2 : body + 3] == b"$":
             return Seen("other", size)
         at = body + 2 + length + (2 if buffer[pos] & 6 else 0)
         if self._talk.version == 5:

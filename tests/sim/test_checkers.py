@@ -11,6 +11,7 @@ from broker import limits
 from broker.client import Client
 from broker.effects import Datagram
 from broker.federation import Federation
+from broker.listings import CLIENT
 from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.node import Node
@@ -504,6 +505,31 @@ def test_what_is_published_again_is_kept_again() -> None:
     ledger.sent[0].copies = 2
     log._bytes += 1
     assert ["counts" in text for _, text in log_faults(world.hosts, ledger)] == [True]
+
+
+def test_clocks_excuse_only_what_nobody_can_know() -> None:
+    """A session's place may be in doubt if the next broker has not heard of the last connection and its clock is behind it."""
+    world = world_of(1, 2)
+    world.skew = 0.0
+    for host in world.hosts:
+        host.start()
+    world.run(3.0)
+    here, there = world.hosts
+    client = SimClient(world, Ledger(), "client", here)
+    client.connect()
+    assert world.run(1.0, lambda: client.state == "up", 0.001)
+    client.host = there
+    listing = there.running.federation.listings.directory.listings[here.id]
+    assert CLIENT + b"client" not in listing.entries  # not yet
+    assert not client._misdated(here)  # the clocks tell
+    there.ahead = -1.0
+    assert client._misdated(here)
+    world.run(0.5)
+    assert not client._misdated(here)  # it has heard of it
+    del listing.entries[CLIENT + b"client"]
+    assert client._misdated(here)
+    world.run(0.6)
+    assert not client._misdated(here)  # the clock has passed it
 
 
 def test_client_that_cannot_read_a_packet_is_caught(monkeypatch: Patch) -> None:

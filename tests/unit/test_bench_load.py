@@ -525,9 +525,9 @@ def test_ratio_of_medians() -> None:
         ("load --port 1 --seconds 0.1", 1, "cannot connect"),
         ("nonsense", 2, "invalid choice"),
         ("", 2, "required"),
-        ("list", 2, "not yet"),
-        ("run anything --at all", 2, "not yet"),
-        ("report", 2, "not yet"),
+        ("run anything", 2, "unknown scenario"),
+        ("run hetero --at all", 2, "unrecognized arguments"),
+        ("lab mesh5 --broker abacus", 2, "unknown broker"),
     ],
 )
 def test_command_line_errors(line: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import random
 import struct
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench.load import packets
@@ -87,6 +87,9 @@ def test_what_is_no_mqtt_is_given_up() -> None:
     stream.feed(b"anything")
 
 
+@example(b"0\x00")
+@example(b"0\x00\x01")
+@example(b"\x10\x02\xff\xff")
 @given(st.binary(max_size=80))
 def test_any_packet_is_survived(data: bytes) -> None:
     listener = Listener()

@@ -111,7 +111,7 @@ def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
 
 def test_a_message_that_came_another_way_is_told_once() -> None:
     """Those behind us hear of it before they get it, and again only after an answer or a message of the parent."""
-    overlays, world, link = linked()
+    overlays, world, _ = linked()
     sent: list[tuple[Any, bytes, bytes]] = []
     listings = SimpleNamespace(send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)), directory=None)
     overlays._federation = SimpleNamespace(listings=listings, own=world.node.federation.own)  # type: ignore[assignment]

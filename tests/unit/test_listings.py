@@ -1,0 +1,106 @@
+"""What a broker far away says, and a listing that is full (broker/listings.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import listings as module
+from broker.backpressure import HOLD
+from broker.giving import ANSWER as GIVEN
+from broker.giving import MOVED, PART, REQUEST, REST, TAKE, WHERE, heard, say
+from broker.listings import CLIENT, GROUP, INTEREST
+from broker.records import DIRECTORY, ROUTED
+from broker.streams import ANSWER, ASK, BREAK, CHANGED, PIECE
+from broker.wire import Property
+from routing import directory
+from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.unit.node_harness import World
+
+FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+
+
+def routed(kind: int, body: bytes, sender: bytes = b"somebody") -> bytes:
+    return ping((ROUTED, OWN + sender + bytes((0, kind)) + body))
+
+
+def known(world: World, neighbour: Neighbour, **entries: bytes) -> None:
+    """The neighbour tells of itself, so that there is a way to it."""
+    me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
+    mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    mine += [(key.encode(), value) for key, value in entries.items()]
+    body = bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + _encode_changes(mine)
+    neighbour.send(ping((DIRECTORY, body)))
+    assert world.node.federation.listings.directory.via(me) == me
+
+
+@pytest.mark.parametrize("kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77))
+@pytest.mark.parametrize("body", (b"", b"\xff" * 9, b"\xff" * 40), ids=len)
+def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(kind: int, body: bytes) -> None:
+    world = lone(routing="interest")
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    neighbour.send(routed(kind, body))
+    assert neighbour.up
+    assert world.counters.link_garbage == 0
+
+
+def test_a_full_listing_still_has_room_for_what_the_federation_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may come with as many sessions and groups as they like: links, filters and the tree go on."""
+    monkeypatch.setattr(directory, "OWN_LIMIT", 60)
+    monkeypatch.setattr(module, "OWN_LIMIT", 60, raising=False)
+    monkeypatch.setattr(module, "RESERVED", 30, raising=False)
+    world = lone(routing="topic", link_timeout=1000.0)
+    one = Neighbour(world, 101, routing="topic")
+    one.child()
+    known(world, one)
+    for number in range(40):
+        client = world.connect(f"c{number}", properties=FOREVER)
+        assert client.subscribe(f"$share/g{number}/a", qos=1) == [1]
+        client.vanish()
+    world.advance(1)
+    own = world.node.federation.listings.directory.own.entries
+    assert sum(key[:1] in (CLIENT, GROUP) for key in own) <= 30
+    assert world.counters.sessions_untold + world.counters.groups_refused > 0
+    client = world.connect("late")
+    client.send(b"\x82\x07\x00\x01\x00\x00\x01z\x00")
+    world.advance(1)
+    assert INTEREST + b"z" in own
+    two = Neighbour(world, 102, routing="topic")
+    two.child()
+    world.advance(1)
+    assert one.up
+    assert two.up
+    assert own[NEIGHBOUR + bid(102)][:1] == UP
+
+
+def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
+    """What the node answered about sessions: (answer, rest)."""
+    found = []
+    for body in neighbour.records(ROUTED):
+        if body[17] == GIVEN:
+            what, _, _, rest = heard(body[18:])
+            found.append((what, rest))
+    return found
+
+
+def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> None:
+    """The holder was started again, or had no room: what came since the taker got its state is not in what is encoded now."""
+    world = lone()
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    client = world.connect("k", properties=FOREVER)
+    client.subscribe("a", qos=1)
+    client.vanish()
+    stamp = world.session("k").stamp + 1
+    neighbour.take()
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(4)), bid(101)))
+    world.node.federation.moving._giving.forget("k")
+    world.connect("p").publish("a", b"between", 1)
+    neighbour.take()
+    neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(4)), bid(101)))
+    assert asked(neighbour) == [(MOVED, OWN)]
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(4)), bid(101)))
+    parts = [body[18:] for body in neighbour.records(ROUTED) if body[17] == PART]
+    assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)

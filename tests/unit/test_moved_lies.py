@@ -1,0 +1,83 @@
+"""A broker that gives a session away and lies: its word gets no further than a client's (broker/moving.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, WHERE, say
+from broker.listings import CLIENT
+from broker.message import Message
+from broker.records import DIRECTORY, ROUTED
+from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
+from broker.wire import Connack, Property
+from broker.wire.errors import MalformedPacket
+from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from tests.unit.journal_harness import Durable
+from tests.unit.link_harness import Neighbour, bid, message, ping
+from tests.unit.node_harness import connect_packet
+
+FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+
+
+class Holder:
+    """A neighbour that says that it has the session of `k`."""
+
+    def __init__(self, state: bytes, rest: bytes, **config: str) -> None:
+        self.world = Durable(discovery="static", **config)
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        own = self.world.node.config.id
+        self.stamp = 5 << 16
+        entries: list[tuple[bytes, bytes | None]] = [
+            (NEIGHBOUR + own, UP + b"\xff" * 12),
+            (CLIENT + b"k", b"\1" + self.stamp.to_bytes(8, "big")),
+        ]
+        head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+        self.neighbour.send(ping((DIRECTORY, head + _encode_changes(entries))))
+        self.client = self.world.open()
+        self.client.send(connect_packet("k", clean=False, properties=FOREVER))
+        pull = self.world.node.moving._pulls["k"]
+        for what, data in ((TAKE, state), (REST, rest)):
+            self.say(ANSWER, say(COMING, pull.stamp, "k"))
+            self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+            self.world.advance(0.2)
+        self.say(ANSWER, say(ENDED, pull.stamp, "k"))
+
+    def say(self, kind: int, body: bytes) -> None:
+        own = self.world.node.config.id
+        self.neighbour.send(ping((ROUTED, own + bid(101) + bytes((0, kind)) + body)))
+
+
+def state(*items: Item) -> bytes:
+    return encode_state(SessionState(None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0)
+
+
+def test_a_session_is_taken() -> None:
+    holder = Holder(state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"waits", 1, False, b"", None, None))), b"")
+    packets = holder.client.take()
+    assert isinstance(packets[0], Connack)
+    assert packets[0].session_present
+    assert len(holder.world.session("k").inflight) == 1
+
+
+def test_a_message_that_expires_in_a_million_years() -> None:
+    """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for it."""
+    data = state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", (1 << 64) / 1000 - 1e6, None)))
+    with pytest.raises(MalformedPacket):
+        decode_state(data, 0.0)
+    holder = Holder(data, b"")
+    assert isinstance(holder.client.take()[0], Connack)
+    assert holder.world.counters.sessions_unmoved == 1
+
+
+def test_a_user_name_that_no_client_has() -> None:
+    with pytest.raises(MalformedPacket):
+        decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0)
+
+
+def test_an_origin_that_is_none() -> None:
+    """What came with it would be told to the next broker that takes the session."""
+    holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
+    assert isinstance(holder.client.take()[0], Connack)
+    assert not holder.world.node.federation.repeats.highest
+    assert holder.world.counters.sessions_unmoved == 1

@@ -1,0 +1,110 @@
+"""What streams keep, and for how long; what a neighbour may have them do (broker/streams.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.batch import Batch
+from broker.message import Message
+from broker.origin import Window, origin_key
+from broker.records import DIRECTORY, ROUTED
+from broker.streams import ASK
+from broker.wire import Property, Publish
+from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.unit.node_harness import World
+
+
+def known(world: World, neighbour: Neighbour) -> None:
+    me = bid(neighbour.number)
+    entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    head = bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+    neighbour.send(ping((DIRECTORY, head + _encode_changes(entries))))
+    assert world.node.federation.listings.directory.via(me) == me
+
+
+def asks(neighbour: Neighbour) -> list[bytes]:
+    return [body for body in neighbour.records(ROUTED) if body[17] == ASK]
+
+
+@pytest.fixture
+def world() -> World:
+    return lone(routing="interest", link_timeout=1000.0)
+
+
+def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None:
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    key = origin_key(bid(101), neighbour.boot)
+    neighbour.send(message(key=key))
+    world.advance(5)
+    assert len(asks(neighbour)) > 2
+    del world.node.relay.vector[key]
+    world.advance(10)
+    neighbour.take()
+    timers = len(world.node._timers)
+    world.advance(10)
+    assert asks(neighbour) == []
+    assert len(world.node._timers) <= timers
+
+
+def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> None:
+    """Only a run with a number that came by an answer is looked at message by message."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    relay, streams = world.node.relay, world.node.federation.streams
+    key = origin_key(bid(101), 1)
+    window = relay.vector[key] = Window(9, world.now, world.node.counters)
+    window.history = [(3, 5)]
+    streams.met(key, window)
+    assert window.stream is not None
+    streams._keep(window.stream, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now)
+    assert window.stream.kept == {4}
+    single = relay.received
+    seen: list[int] = []
+
+    def received(link: Any, message: Any, key: bytes, sequence: int, *rest: Any, **more: Any) -> None:
+        seen.append(sequence)
+        single(link, message, key, sequence, *rest, **more)
+
+    relay.received = received  # type: ignore[method-assign]
+    packet = b"\x32\x07\0\1t\0\1\0x"
+    run = Batch(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    relay.batch_received(neighbour.link(), run, key, 10, b"", world.now)
+    assert seen == []
+    run = Batch(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    relay.batch_received(neighbour.link(), run, key, 3, b"", world.now)
+    assert seen == [3, 4, 5]
+
+
+def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question costs what it takes to answer it; who asks too often is answered later."""
+    monkeypatch.setattr(limits, "LINK_REQUESTS", 500.0)
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    client = world.connect("p")
+    client.send(*(Publish("t", b"x", 1, packet_id=1, properties={Property.CONTENT_TYPE: str(n)}) for n in range(500)))
+    assert len(world.node.relay.log) == 500
+    log, searched = world.node.relay.log, [0]
+    those = type(log).those
+
+    def counting(self: Any, numbers: Any, horizon: float) -> Any:
+        searched[0] += 1
+        return those(self, numbers, horizon)
+
+    monkeypatch.setattr(type(log), "those", counting)
+    body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + (1).to_bytes(6, "big") * 2
+    question = (ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)
+    neighbour.send(ping(*[question] * 2000))
+    assert neighbour.up
+    assert 300 < searched[0] <= 500
+    world.advance(10)
+    before = searched[0]
+    neighbour.send(ping(question))
+    assert searched[0] == before + 1
