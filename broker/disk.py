@@ -4,7 +4,7 @@
 
 Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes that in one piece, with `sync`
 waits until it is on the disk, and says so. Without `sync` it says so when the kernel has it, which outlives the process, and has
-it put on the disk once a second.
+it put on the disk once a second, by another thread.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Disk:
         self._wake = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._flusher: threading.Thread | None = None
         self._tell: Told = lambda effect, error: None
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -149,8 +150,10 @@ class Disk:
                 work, self._work = self._work, []
                 closing = self._closing
             self._carry_out(work)
-            if self._dirty and (closing or self.sync or time.monotonic() >= self._flushed + FLUSH):
+            if closing and (self._dirty or self._flusher is not None):
                 self._put_on_disk(None)
+            elif self._dirty and time.monotonic() >= self._flushed + FLUSH:
+                self._flush_beside()
             if closing and not self._work:
                 self._close_file()
                 return
@@ -191,8 +194,29 @@ class Disk:
                     return
         self._tell(last, self._error or None)
 
+    def _flush_beside(self) -> None:
+        """Without `sync`: have what was written put on the disk by a thread beside this one, as that may take long and nobody is
+        to wait for it."""
+        if self._flusher is not None and self._flusher.is_alive():
+            return
+        self._dirty = False
+        self._flushed = time.monotonic()
+        self._flusher = threading.Thread(target=self._flush, args=(os.dup(self._file), self._path), name="flush", daemon=True)
+        self._flusher.start()
+
+    def _flush(self, number: int, path: Path) -> None:
+        try:
+            os.fdatasync(number)
+        except OSError as error:
+            if self._path == path:
+                self._error = error.strerror or str(error)
+        finally:
+            os.close(number)
+
     def _put_on_disk(self, last: Append | None) -> None:
         """Wait for the disk, and say so. An error here says that anything written since the last time may be lost."""
+        if self._flusher is not None:
+            self._flusher.join()
         try:
             os.fdatasync(self._file)
         except OSError as error:
@@ -229,7 +253,7 @@ class Disk:
     def _discard(self, effect: Discard) -> None:
         """Delete old generations, once what replaces them is on the disk. One that cannot be deleted is read at the next start,
         and changes nothing."""
-        if self._dirty:
+        if self._dirty or self._flusher is not None:
             self._put_on_disk(None)
         if self._error:
             return

@@ -207,6 +207,8 @@ class Interest:
                 return self._behind(topic, key)
         found = route.onward.get(key)
         if found is None:
+            if len(route.onward) >= limits.ROUTE_CACHE_ORIGINS:
+                route.onward.clear()
             found = route.onward[key] = self._behind(topic, key)
         return found
 

@@ -181,6 +181,9 @@ ROUTE_CACHE_TOPIC = 512
 ROUTE_CACHE_DELIVERIES = 4_000_000
 """receivers in all kept routes together; as above (many topics times many subscribers of all of them)."""
 
+ROUTE_CACHE_ORIGINS = 256
+"""origins whose links are kept with a route, with routing by topic; then they are forgotten. A neighbour may make them up."""
+
 INTERNED_RECEIVERS = 4096
 """different sets of receivers shared by cached routes; then the cache is emptied (every subscription change can make one)."""
 
@@ -240,6 +243,12 @@ MAX_VECTOR_GAPS = 2048
 MAX_INTERESTS = 250_000
 """filters that clients of one broker want, with routing by interest. Every other broker keeps each, some 600 bytes; of more it is
 told `#` instead [interest_widened], until half as many are left."""
+
+MAX_OVERLAY_BROKERS = 256
+MAX_OVERLAY_LINKS = 8192
+"""other brokers, and links between all of them, with which messages take the shortest ways with routing by topic; with more they
+keep to the spanning tree. To find the ways of all origins anew takes time with the square of the brokers, a third of a second
+with 200 of them; and brokers and links are what others tell: they may be made up."""
 
 MAX_LINKS = 1024
 """links to other brokers; more are refused [links_refused]."""

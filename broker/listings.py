@@ -263,7 +263,8 @@ class Listings:
             return False
         if kind & LIVE and not (link.live or on_overlay):
             return False
-        if kind & BEHIND and link.conn.backlog_bytes > limits.PIECES_BACKLOG and len(message) > SHORT:
+        waiting = link.conn.backlog_bytes if kind & BEHIND else 0
+        if waiting > limits.LINK_BACKLOG_BYTES or (waiting > limits.PIECES_BACKLOG and len(message) > SHORT):
             self._federation.count("routed_dropped")
             return False
         if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:

@@ -466,8 +466,10 @@ class Moving:
             self._give_up(pull, now)
             return
         pull.state, pull.since = CLOSING, now
-        if pull.session is not None:
-            pull.session.stamp = pull.stamp
+        if (session := pull.session) is not None:
+            session.stamp = pull.stamp
+            if session.expiry and self._node.durability is not None:
+                self._node.durability.keep(session)  # before the holder forgets it
         self._ask(pull)
 
     def _finish(self, pull: Pull, now: float) -> None:

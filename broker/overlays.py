@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from broker import limits
 from broker.listings import LINK, ROUTING, STATE
 from broker.origin import split_key
 from broker.streams import BREAK, CHANGED
@@ -89,7 +90,7 @@ class Overlays:
         self._federation = federation
         self.enabled = federation.config.routing == "topic"
         self.active = False
-        """Whether messages take these ways: all brokers that can be reached route by topic."""
+        """Whether messages take these ways: all brokers that can be reached route by topic, and are not too many."""
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
         self._graph = Graph(federation.own.id)
@@ -194,7 +195,6 @@ class Overlays:
             self._broken.add(link)
             self._at = 0.0
             self._touch()
-            self._federation.hurry(self._node.now)
 
     def _cost(self, link: Link) -> int:
         return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
@@ -299,7 +299,8 @@ class Overlays:
         reachable = dict.fromkeys((*(listing.id for listing in directory.reachable()), *self._away))
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
-        before, after = self.active, self.enabled and bool(reachable) and reachable.keys() <= self._others
+        few = 0 < len(reachable) <= limits.MAX_OVERLAY_BROKERS and self._graph.links() <= limits.MAX_OVERLAY_LINKS
+        before, after = self.active, self.enabled and few and reachable.keys() <= self._others
         if before or after:
             self._federation.interest.generation += 1
         if before and not after:

@@ -46,7 +46,8 @@ class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_confirmed", "_covers", "_federation", "_node", "_number", "_posted", "_timer", "_waiters", "_waves", "records",
+        "_confirmed", "_covers", "_federation", "_newest", "_node", "_number", "_posted", "_timer", "_waiters", "_waves",
+        "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -57,6 +58,7 @@ class Propagation:
         self._covers = 0  # as many does our wave tell of
         self._number = 0
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
+        self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
@@ -138,11 +140,11 @@ class Propagation:
         directory = self._federation.listings.directory
         if not own and (broker not in directory.listings or directory.state(broker) < state):
             return
-        known = self._waves.get(broker)
         waiting = [other for other in self._links() if other is not link]
-        if own or (known is not None and known.number == number and known.source is not link) or not waiting:
+        if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
             link.add_record(HEARD, broker + body[20:])
             return
+        self._newest[broker] = body[8:]  # states and numbers grow: whatever way it comes again, it goes no further
         self._waves[broker] = Wave(link, number, waiting, now)
         for other in waiting:
             other.add_record(TOLD, body)

@@ -536,15 +536,13 @@ class Streams:
         news = []
         for key, window in relay.vector.items():
             stream = window.stream
-            if link not in self.federation.interest.everywhere(key):
-                continue
             if window is relay.own:
                 done = window.top
             elif stream is None or stream.source is None or stream.source is link:
                 continue
             else:
                 done = stream.done
-            if link.upto.get(key) != done:
+            if link.upto.get(key) != done and link in self.federation.interest.everywhere(key):
                 link.upto[key] = done
                 news.append(a2b_base64(key) + done.to_bytes(6, "big"))
         if news:

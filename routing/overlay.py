@@ -94,6 +94,10 @@ class Graph:
             self._edges = edges
         return self._edges
 
+    def links(self) -> int:
+        """Return how many links both ends tell of."""
+        return sum(map(len, self.edges().values())) // 2
+
     def tree(self, origin: bytes) -> Tree:
         """Return the tree of an origin; without a way to us it leads from here to nobody."""
         tree = Tree(origin)

@@ -27,6 +27,8 @@ class Case:
     cell: dict[str, Any]
     broker: str
     measures: dict[str, Row] = field(default_factory=dict)
+    runs: dict[int, Row] = field(default_factory=dict)
+    """Repetition -> its row of the table of runs, of those that are complete."""
 
     def mean(self, measure: str) -> float | None:
         """Return a measure's mean, None where there is none."""
@@ -88,6 +90,10 @@ def read(folder: Path) -> Results:
         if found is None:
             found = cases[key] = Case(key[0], key[1], key[2], json.loads(row["cell"] or "{}"), row["broker"] or "")
         found.measures[row["measure"]] = row
+    for row in tables["runs"]:
+        found = cases.get((row["scenario"], row["case"], row["flow"] or ""))
+        if found is not None and row["status"] in ("complete", "unknown") and row["repetition"] is not None:
+            found.runs[row["repetition"]] = row
     return Results(tables["runs"], list(cases.values()), tables["faults"], tables["timeline"], tables["delays"], about)
 
 

@@ -89,7 +89,7 @@ def _papers(results: Results) -> str:
             f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
         )
     head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"
-    note = "Ratios where the paper compares; ± is half of a 95 % interval."
+    note = "Ratios where the paper compares, of each repetition and then averaged; ± is half of a 95 % interval."
     return f"<h2>Beside the papers</h2><p>{note}</p><table>{head}{''.join(lines)}</table>"
 
 

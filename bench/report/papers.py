@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.report.data import Case
+from bench.spark.means import mean
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _why(case: Case, measure: str) -> str:
 
 
 def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
-    """Divide by the case that differs in one factor only; relative intervals add up as squares do."""
+    """Divide by the case that differs in one factor only, repetition by repetition: each has its own network and places."""
     assert claim.per is not None
     cell = {**case.cell, claim.per: claim.base}
     # Alone, a class is all of the traffic, and then it is not told apart.
@@ -196,12 +196,11 @@ def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
     base = next((each for each in bases if each.flow == case.flow), bases[0] if bases else None)
     if base is None:
         return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}")
-    above, below = case.mean(claim.measure), base.mean(claim.measure)
-    if above is None or not below:
-        return Comparison(claim, case, None, None, _why(case, claim.measure) or _why(base, claim.measure) or "divided by zero")
-    value = above / below
-    halves = case.half(claim.measure), base.half(claim.measure)
-    if halves[0] is None or halves[1] is None:
-        return Comparison(claim, case, value, None)
-    relative = math.hypot(halves[0] / above if above else 0.0, halves[1] / below)
-    return Comparison(claim, case, value, value * relative)
+    name = claim.measure
+    pairs = [(case.runs[number][name], base.runs[number][name]) for number in sorted(case.runs.keys() & base.runs.keys())]
+    ratios = [above / below for above, below in pairs if above is not None and below]
+    found = mean(ratios)
+    if found is None:
+        return Comparison(claim, case, None, None, _why(case, name) or _why(base, name) or "no repetition has both")
+    left = max(len(case.runs), len(base.runs)) - len(ratios)
+    return Comparison(claim, case, found.mean, found.half, f"{left} repetitions without" if left else "")

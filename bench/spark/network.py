@@ -27,7 +27,7 @@ def traffic(events: Events) -> DataFrame:
     """Return (no, t, within, source, target, class, how, packets, bytes): what was sent between two samples, or a single packet.
 
     class: control, data, wire (IP, all together). how: link (counted on the wire), tap (packet by packet), broker (its own
-    counters, all its links together, target null). A sample is `within` the measured time if it was taken in it.
+    counters, all its links together, target null). within: in the measured time, from its first sample to its last one.
     """
     within = ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within")
     place: list[Column | str] = ["no", "t", within, sf.col("broker").alias("source"), sf.col("peer").alias("target")]
@@ -44,13 +44,16 @@ def traffic(events: Events) -> DataFrame:
     kinds = sf.create_map(*(sf.lit(word) for pair in COUNTED.items() for word in pair))
     own = sf.array(counter(kinds[sf.col("name")], "broker", none, sf.col("count")))
     counters = events.of("link", "counted").where((sf.col("kind") == "link") | sf.col("name").isin(*COUNTED))
-    counters = counters.select(*place, sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))).where(
+    counters = counters.select(*place, "since", sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))).where(
         "size is not null"
     )
     series = ("no", "source", "target", "class", "how")
-    counters = (
-        counters.withColumn("packets", rises("count", series)).withColumn("bytes", rises("size", series)).drop("count", "size")
-    )
+    # What rose since a sample before the measured time is not of it, or not all of it; a link that is new counts from zero.
+    before = sf.lag("t").over(Window.partitionBy(*series).orderBy("t"))
+    opening = sf.min(sf.when(sf.col("within"), sf.col("t"))).over(Window.partitionBy("no", "how"))
+    whole = sf.col("within") & sf.when(before.isNull(), sf.col("t") > opening).otherwise(before >= sf.col("since"))
+    counters = counters.withColumn("packets", rises("count", series)).withColumn("bytes", rises("size", series))
+    counters = counters.withColumn("within", whole).drop("since", "count", "size")
     tapped = events.of("forwarded", "control").select(
         *place, sf.when(sf.col("kind") == "control", "control").otherwise("data").alias("class"), sf.lit("tap").alias("how"),
         sf.lit(1).cast("long").alias("packets"), sf.col("size").alias("bytes"),

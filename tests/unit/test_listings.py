@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker import limits
 from broker import listings as module
 from broker.backpressure import HOLD
 from broker.giving import ANSWER as GIVEN
@@ -104,3 +105,20 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(4)), bid(101)))
     parts = [body[18:] for body in neighbour.records(ROUTED) if body[17] == PART]
     assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)
+
+
+def test_messages_to_one_broker_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short: who is behind a link that takes nothing is told once it does."""
+    world = lone(routing="interest", link_timeout=1000.0)
+    slow, fast = Neighbour(world, 101), Neighbour(world, 102)
+    slow.child()
+    fast.child()
+    known(world, slow)
+    monkeypatch.setattr(limits, "LINK_BACKLOG_BYTES", 50_000)
+    slow.transport.capacity = 0
+    record = (ROUTED, bid(101) + b"somebody" + bytes((0, PART)) + bytes(500))
+    for _ in range(20):
+        fast.send(ping(*[record] * 50))
+    assert slow.conn.backlog_bytes < 60_000
+    assert fast.up
+    assert world.counters.routed_dropped > 800

@@ -15,6 +15,7 @@ from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, message, ping
 from tests.unit.node_harness import connect_packet
+from tests.unit.test_durability import copy_of
 
 FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
@@ -41,6 +42,7 @@ class Holder:
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
             self.world.advance(0.2)
+        self.written = copy_of(self.world.files)
         self.say(ANSWER, say(ENDED, pull.stamp, "k"))
 
     def say(self, kind: int, body: bytes) -> None:
@@ -58,6 +60,9 @@ def test_a_session_is_taken() -> None:
     assert isinstance(packets[0], Connack)
     assert packets[0].session_present
     assert len(holder.world.session("k").inflight) == 1
+    # Before the holder forgets it, it is in our journal: one of us may be killed.
+    again = holder.world.again(0.1, holder.written)
+    assert [outgoing.message.payload for outgoing in again.session("k").queue] == [b"waits"]
 
 
 def test_a_message_that_expires_in_a_million_years() -> None:

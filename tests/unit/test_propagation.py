@@ -11,7 +11,8 @@ from broker.listings import INTEREST, PACE
 from broker.propagation import WAIT
 from broker.records import HEARD, TOLD
 from broker.wire import Suback, Subscribe, SubscriptionRequest
-from tests.unit.link_harness import Neighbour, lone, ping
+from routing.directory import Listing
+from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient, World
 
 
@@ -135,3 +136,24 @@ def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
     world.advance(30 * WAIT)
     assert len(world.node._timers) <= before + 5
+
+
+def test_a_wave_does_not_go_round(world: World) -> None:
+    """One that is here already, or was, is answered and goes no further: links in a circle would pass it on for ever."""
+    neighbours = [Neighbour(world, number) for number in (101, 102, 103)]
+    for neighbour in neighbours:
+        neighbour.child()
+    one, two, three = neighbours
+    directory = world.node.federation.listings.directory
+    directory.listings[bid(101)] = listing = Listing(bid(101), 1)
+    listing.version = 1
+    wave = listing.stamp() + b"\0\0\0\1"
+    one.send(ping((TOLD, wave)))
+    assert two.records(TOLD) == three.records(TOLD) == [wave]
+    for neighbour in (two, three):
+        neighbour.send(ping((HEARD, bid(101) + b"\0\0\0\1")))
+    assert one.records(HEARD) == [bid(101) + b"\0\0\0\1"]
+    for neighbour in (two, three, one):
+        neighbour.send(ping((TOLD, wave)))
+        assert neighbour.records(HEARD) == [bid(101) + b"\0\0\0\1"]
+    assert [neighbour.records(TOLD) for neighbour in neighbours] == [[], [], []]

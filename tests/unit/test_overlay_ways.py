@@ -1,0 +1,78 @@
+"""Ways that change: who is told, and when (broker/overlays.py; docs/decisions/0020)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import limits
+from broker.listings import LINK, ROUTING
+from broker.origin import origin_key
+from broker.overlays import RELAY
+from broker.records import DIRECTORY, ROUTED
+from broker.streams import CHANGED
+from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.unit.node_harness import World
+
+
+def known(world: World, neighbour: Neighbour) -> None:
+    me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
+    entries: list[tuple[bytes, bytes | None]] = [
+        (NEIGHBOUR + OWN, UP + b"\xff" * 12),
+        (ROUTING, boot + b"topic"),
+        (RELAY, (3000).to_bytes(4, "big")),
+        (LINK + OWN, (500).to_bytes(4, "big")),
+    ]
+    neighbour.send(ping((DIRECTORY, bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + _encode_changes(entries))))
+
+
+def told(neighbour: Neighbour) -> list[bytes]:
+    """Origins whose messages come another way to the neighbour."""
+    return [body[18:] for body in neighbour.records(ROUTED) if body[:8] == bid(neighbour.number) and body[17] == CHANGED]
+
+
+def active() -> tuple[World, Neighbour]:
+    world = lone(routing="topic", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101, routing="topic")
+    neighbour.child()
+    known(world, neighbour)
+    world.advance(1)
+    assert world.node.federation.overlays.active
+    assert world.node.federation.overlays.link_to(OWN, bid(101)) is neighbour.link()
+    neighbour.take()
+    return world, neighbour
+
+
+def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
+    """However soon: what was dropped meanwhile is missing there, and looks like what nobody wanted."""
+    world, neighbour = active()
+    link = neighbour.link()
+    link.overflowed()
+    link.drained(world.now)
+    world.advance(1)
+    assert OWN in told(neighbour)
+
+
+@pytest.mark.parametrize("limit", ("MAX_OVERLAY_BROKERS", "MAX_OVERLAY_LINKS"))
+def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may have made them up: messages keep to the tree."""
+    monkeypatch.setattr(limits, limit, 0)
+    world = lone(routing="topic", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101, routing="topic")
+    neighbour.child()
+    known(world, neighbour)
+    world.advance(1)
+    assert not world.node.federation.overlays.active
+    client = world.connect("c")
+    neighbour.take()
+    client.publish("t", b"x", 1, 1)
+    assert neighbour.up
+
+
+def test_origins_that_are_made_up_fill_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ROUTE_CACHE_ORIGINS", 20, raising=False)
+    world, neighbour = active()
+    for number in range(100):
+        neighbour.send(message(qos=0, key=origin_key(b"made%04d" % number, 1)))
+    assert neighbour.up
+    assert len(world.node.fanout.routes[b"t"].onward) <= 20
