@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 OK, BROKEN, RECOVERING = range(3)
 
 FACTOR = 2.0
-"""How many times the last checkpoint's size a journal may have: each byte is written up to one and a half times."""
+"""How many times the last checkpoint's size a journal may have: each byte is written up to twice."""
 SMALLEST = 32 * 1024 * 1024
 """bytes; a journal that is smaller is read in a moment."""
 STEP = 0.01

@@ -378,7 +378,6 @@ class Moving:
             if now < pull.since + COVER_TIME:
                 self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
                 return
-            self._node.counters.sessions_uncertain += 1
         if self._restore(pull, pull.taken, now):
             self._close(pull, now)
         else:
@@ -401,8 +400,8 @@ class Moving:
         restore(state, session, node.fanout)
         pull.waiting = len(session.queue)
         pull.seen = state.seen
+        self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
-            self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
             self._offer(session, message)

@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker.rate import Rate
 from broker.records import HEARD, TOLD, Handler
 from broker.wire.errors import MalformedPacket
+from routing.directory import MAX_BROKERS
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -26,6 +28,10 @@ WAIT = 0.3
 
 LOST = 1.0
 """s after which a wave that nobody waited for counts as lost: all that is posted later would wait for its answer."""
+
+WAVES = 2000.0
+"""a second that all brokers together send, about: each crosses every link of the tree twice, and a link takes so many records
+besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
 
 Then = Callable[[float], None]
 
@@ -46,8 +52,8 @@ class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_confirmed", "_covers", "_federation", "_newest", "_node", "_number", "_posted", "_timer", "_waiters", "_waves",
-        "records",
+        "_confirmed", "_covers", "_federation", "_newest", "_node", "_number", "_planned", "_posted", "_rate", "_timer",
+        "_waiters", "_waves", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -57,6 +63,8 @@ class Propagation:
         self._confirmed = 0  # of them, those that all know
         self._covers = 0  # as many does our wave tell of
         self._number = 0
+        self._rate = Rate(WAVES, node.now)
+        self._planned = False  # a wave is to be sent later
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
@@ -122,12 +130,25 @@ class Propagation:
             self._confirmed = self._posted
             self._release(now)
             return
+        if self._planned:
+            return
+        self._rate.per_second = WAVES / max(1, len(self._federation.listings.directory.reachable()))
+        if not self._rate.take(now):
+            self._planned = True
+            self._node.schedule(now + 1 / self._rate.per_second, self._again)
+            return
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
         self._waves[own.id] = Wave(None, self._number, links, now)
         body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
+
+    def _again(self, now: float) -> None:
+        self._planned = False
+        if not self._federation.listings.unsaid:
+            self.told(now)
+            self._federation.hurry(now)
 
     # ---------------------------------------------------------------- those of others
 
@@ -144,6 +165,8 @@ class Propagation:
         if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
             link.add_record(HEARD, broker + body[20:])
             return
+        if len(self._newest) > MAX_BROKERS:
+            self._newest = {known: last for known, last in self._newest.items() if known in directory.listings}
         self._newest[broker] = body[8:]  # states and numbers grow: whatever way it comes again, it goes no further
         self._waves[broker] = Wave(link, number, waiting, now)
         for other in waiting:

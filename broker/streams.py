@@ -209,7 +209,9 @@ class Streams:
         if key != ROUTING[1:] or value is None:
             return
         if self.active:
-            if not self.federation.overlays.active:
+            if self.federation.overlays.active:
+                self._arm_all(broker_id)  # it may be another life of it, which is known now and can be asked
+            else:
                 self.changed(broker_id)
         elif value[4:] != b"flood":
             self.activate()
@@ -248,9 +250,7 @@ class Streams:
         if not self.active:
             return
         if self.federation.overlays.active:  # the tree is not their way, but that of questions
-            for stream in self._all():
-                if stream.broker_id == broker_id and stream.source is None:
-                    self.arm(stream)
+            self._arm_all(broker_id)
             return
         if old is not None and old.live:
             # The old way may go on for others, and bring the broker what is newer than what the new one is going to bring.
@@ -324,6 +324,11 @@ class Streams:
         self.arm(stream)
 
     # ---------------------------------------------------------------- time
+
+    def _arm_all(self, broker_id: bytes) -> None:
+        for stream in self._all():
+            if stream.broker_id == broker_id and stream.source is None:
+                self.arm(stream)
 
     def arm(self, stream: Stream) -> None:
         """Plan what is to be done next for a stream without a source."""

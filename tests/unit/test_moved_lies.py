@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, WHERE, say
@@ -17,13 +19,13 @@ from tests.unit.link_harness import Neighbour, bid, message, ping
 from tests.unit.node_harness import connect_packet
 from tests.unit.test_durability import copy_of
 
-FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+FOREVER: Any = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
 
 class Holder:
     """A neighbour that says that it has the session of `k`."""
 
-    def __init__(self, state: bytes, rest: bytes, **config: str) -> None:
+    def __init__(self, state: bytes, rest: bytes, **config: Any) -> None:
         self.world = Durable(discovery="static", **config)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()

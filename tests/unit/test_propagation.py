@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker import propagation
 from broker.access import Access
 from broker.aclfile import parse_rules
 from broker.interest import LINGER
@@ -157,3 +158,22 @@ def test_a_wave_does_not_go_round(world: World) -> None:
         neighbour.send(ping((TOLD, wave)))
         assert neighbour.records(HEARD) == [bid(101) + b"\0\0\0\1"]
     assert [neighbour.records(TOLD) for neighbour in neighbours] == [[], [], []]
+
+
+def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All waves of all brokers cross each link: together they must stay below what a link takes."""
+    monkeypatch.setattr(propagation, "WAVES", 5.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    clients = [world.connect(f"c{number}") for number in range(100)]
+    asked = 0
+    for number, client in enumerate(clients):
+        subscribe(client, f"f/{number}")
+        world.advance(0.02)
+        asked += answer(neighbour)
+    assert 10 <= asked <= 5 + 5 * 2 + 1
+    for _ in range(15):
+        world.advance(0.02)
+        answer(neighbour)
+    assert all(map(answered, clients))
+    assert world.counters.subscriptions_unconfirmed == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,23 +65,176 @@ def script(seed: int) -> Script:
     return found
 
 
-def test_random_traces_give_what_a_reference_gives(spark: Any, tmp_path: Path) -> None:
-    first = random.randrange(1_000_000)
-    found, folder = [script(first + number) for number in range(80)], tmp_path
+MS = 1_000_000
+S = 1000 * MS
+
+
+def told(run: str, repetition: int, **about: Any) -> Script:
+    """A run of three brokers that are all linked, with a tree b2 - b1 - b0, twelve messages from b0 to b2 and samples of everything."""
+    cell = {"fault": "some", "broker": "mqttree-flood"}
+    found = Script(run, window=(5 * S, 20 * S))
+    found.about = {
+        "cell": cell, "repetition": repetition, "broker": "mqttree-flood", "routing": "flood", "title": "told",
+        "scenario": "random", "topology": {"brokers": ["b0", "b1", "b2"]}, "figure": {"x": "fault", "y": ["repair_s", "delay_mean_ms"]},
+    } | about  # fmt: skip
+    notes = found.subscribers
+    notes.append(("subscribed", (4 * S, "c2", "b2", "t/#", 1)))
+    notes += [("fault", (number * S // 10, "start", f"b{number}", "")) for number in range(3)]
+    notes += [("role", (S, "b1", "b0", "root", "b0")), ("role", (S, "b2", "b1", "root", "b0")), ("agreed", (1500 * MS, 3, "b0"))]
+    for second in (0, 5, 10, 15, 21):
+        at = second * S + MS
+        notes.append(("link", (at, "b0", "b1", 10 * second, 1000 * second, 30 * second, 800 * second, 0)))
+        notes.append(("resources", (at, "b0", "broker", second * 0.25, 1000 + second, 3)))
+    notes += [("forwarded", (6 * S, 0, 0, "b0", "b1", 100)), ("control", (6 * S, "b1", "b0", "pingreq", 40))]
+    for number in range(12):
+        sent = (6 + number) * S
+        found.publishers.append(("published", (sent, 0, number, "p0", "b0", "t/x", 1, 64)))
+        found.publishers.append(("accepted", (sent + 2 * MS, 0, number, "p0", "b0")))
+        if number != 4:  # published at 10 s, when b1 has just died
+            notes.append(("delivered", (sent + 10 * MS, 0, number, "c2", "b2", "t/x", 1, 64)))
+    return found
+
+
+def with_faults(script: Script, *faults: tuple[int, str, str], agreed: tuple[int, ...]) -> Script:
+    script.subscribers += [("fault", (at, kind, target, "")) for at, kind, target in faults]
+    script.subscribers += [("agreed", (at, 2, "b0")) for at in agreed]
+    return script
+
+
+def flows(run: str) -> Script:
+    """Two classes of messages, one by a shared subscription, on two machines whose clocks are 7 s apart."""
+    found = Script(run, about={"cell": {"mix": "small+large"}, "broker": "mosquitto"})
+    found.publishers.append(("clock", (1, "local", 0, 500)))
+    found.subscribers += [("subscribed", (1, client, "b0", "$share/g/small", 0)) for client in ("c0", "c1")]
+    found.subscribers.append(("subscribed", (1, "c9", "b0", "large", 0)))
+    for number in range(10):
+        flow = "large" if number % 5 == 0 else "small"
+        found.publishers.append(("published", ((number + 1) * MS, 0, number, "p", "b0", flow, 0, 10, flow)))
+        client = "c9" if flow == "large" else f"c{number % 2}"
+        found.subscribers.append(("delivered", ((number + 1) * MS + 500_000, 0, number, client, "b0", flow, 0, 10)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
+    """All runs in one folder, and their tables: Spark starts and thinks once."""
     from bench.spark import messages, tables
 
+    folder = tmp_path_factory.mktemp("runs")
+    first = random.randrange(1_000_000)
+    found = [script(first + number) for number in range(80)]
+    repaired = with_faults(told("repaired", 1), (10 * S - MS, "kill", "b1"), agreed=(10 * S + 199 * MS,))
+    twice = with_faults(
+        told("twice", 2),
+        (10 * S - MS, "kill", "b1"),
+        (14 * S, "cut", "b0-b2"),
+        (15 * S, "heal", "b0-b2"),
+        agreed=(10 * S + 199 * MS,),
+    )
+    more = [
+        repaired, twice, told("calm", 3, asked=["repair"]),
+        told("failed", 4, status="failed", failures=["b2 never came up"]),
+        Script("absent", about={"status": "failed", "failures": ["no lab"], "cell": {"fault": "some"}}),
+        flows("flows"),
+    ]  # fmt: skip
+    more[2].killed = frozenset({"publishers"})
+    more[2].about |= {"cell": {"fault": "none", "broker": "mqttree-flood"}}
+    for each in [*found, *more]:
+        each.write(folder)
+    shutil.rmtree(folder / "absent" / "trace")
     chunk, messages.CHUNK = messages.CHUNK, 4  # so that publishers are cut into parts
     try:
-        for each in found:
-            each.write(folder)
-        table = tables.compute(spark, [str(folder)])
+        return folder, found, tables.compute(spark, [str(folder)])
     finally:
         messages.CHUNK = chunk
-    rows = {row["run"]: row for row in table.runs if not row["flow"]}
+
+
+def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
+    (row,) = [row for row in made[2].runs if row["run"] == run and row["flow"] == flow]
+    return dict(row)
+
+
+def test_random_traces_give_what_a_reference_gives(made: Any) -> None:
     wrong = []
-    for each in found:
-        wanted, row = expected(each), rows[each.run]
+    for each in made[1]:
+        wanted, row = expected(each), of(made, each.run)
         off = {name: (row[name], value) for name, value in wanted.items() if (row[name] or 0) != pytest.approx(value, abs=1e-9)}
         if off:
             wrong.append(f"{off} (the tables', the reference's) of {each}; {row['remarks']}")
-    assert not wrong, f"{len(wrong)} of {len(found)}: " + min(wrong, key=len)
+    assert not wrong, f"{len(wrong)} of {len(made[1])}: " + min(wrong, key=len)
+
+
+def test_a_run_with_a_fault_has_all_its_figures(made: Any) -> None:
+    row = of(made, "repaired")
+    wanted = {
+        "status": "complete", "published": 12, "accepted": 12, "delivered": 11, "lost": 1, "lost_accepted": 1, "unknown": 0,
+        "delay_mean_ms": 10, "accept_mean_ms": 2, "published_per_s": 12 / 15, "stretch": 2, "convergence_s": 1.5, "faults": 1,
+        "repair_s": 0.2, "repair_service_s": 1.011, "control_bytes": 300, "data_bytes": 8000, "control_bytes_run": 630,
+        "broker_cpu": 0.25, "broker_rss": 1010, "jain": (12 + 11) ** 2 / (3 * (12**2 + 11**2)),
+    }  # fmt: skip
+    assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_what_was_not_repaired_is_in_no_mean(made: Any) -> None:
+    row = of(made, "twice")
+    assert (row["repair_s"], row["faults"]) == (None, 2)
+    assert "repair_s: 1 of 2 faults not repaired" in row["missing"]
+
+
+def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: Any) -> None:
+    row = of(made, "calm")
+    assert row["repair_s"] is None
+    assert "repair_s: no faults" in row["missing"]
+    assert "repair_s was asked for: no faults" in row["remarks"]
+    assert "publishers: its last file is half-written" in row["remarks"]
+    assert row["status"] == "trace incomplete"
+    (mean,) = [each for each in made[2].cases if each["measure"] == "delay_mean_ms" and "fault=none" in each["case"]]
+    assert (mean["n"], mean["without"], mean["why"], mean["mean"]) == (0, 1, "trace incomplete", None)
+
+
+def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
+    cases = {each["measure"]: each for each in made[2].cases if each["case"] == "broker=mqttree-flood,fault=some"}
+    delay, repair = cases["delay_mean_ms"], cases["repair_s"]
+    assert (delay["runs"], delay["n"], delay["without"], delay["why"]) == (3, 2, 1, "failed")
+    assert (delay["mean"], delay["half"]) == (pytest.approx(10), pytest.approx(0))
+    assert (repair["n"], repair["without"]) == (1, 2)
+    assert set(repair["why"].split(", ")) == {"failed", "1 of 2 faults not repaired"}
+    row = of(made, "absent")
+    assert (row["status"], row["delivered"], row["remarks"]) == ("failed", 0, "no trace; no lab")
+
+
+def test_flows_are_told_apart_and_a_shared_subscription_is_one_receiver(made: Any) -> None:
+    assert [of(made, "flows", flow)["published"] for flow in ("", "small", "large")] == [10, 8, 2]
+    assert [of(made, "flows", flow)["expected"] for flow in ("", "small", "large")] == [10, 8, 2]
+    assert of(made, "flows")["lost"] == of(made, "flows")["duplicates"] == 0
+
+
+def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
+    from bench.report.data import outdated, read
+    from bench.report.page import page
+    from bench.spark import tables
+
+    folder = made[0]
+    assert outdated(folder)
+    names = tables.write(spark, made[2], str(folder / "tables"))
+    assert {path.name for path in (folder / "tables").glob("*.csv")} == {f"{name}.csv" for name in names}
+    assert not outdated(folder)
+    with (folder / "tables" / "runs.csv").open(newline="") as file:
+        rows = {(row["run"], row["flow"]): row for row in csv.DictReader(file)}
+    assert rows["absent", ""]["remarks"] == "no trace; no lab"
+    text = page(read(folder), "again")
+    assert "b2 never came up" in text
+    assert "1 without: failed" in text
+    assert text.count("<svg") >= 2
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_live_view_reads_what_is_complete(made: Any, spark: Any) -> None:
+    from bench.spark import live
+
+    said: list[str] = []
+    assert live.watch(spark, str(made[0] / "repaired"), 1, once=True, show=said.append) == 0
+    (line,) = [line.split() for line in said if line.startswith("repaired")]
+    assert line[5:8] == ["10", "10", "100%"]
+    with pytest.raises(ValueError, match="not a folder"):
+        live.watch(spark, str(made[0] / "missing"), 1)
