@@ -57,6 +57,7 @@ class Client:
         "conn",
         "connect",
         "fast_qos",
+        "hailed",
         "keep_alive",
         "node",
         "routes",
@@ -76,6 +77,7 @@ class Client:
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
+        self.hailed = 0  # the frame of the journal that CONNACK waits for
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self.aliases: dict[int, bytes] = {}
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)
@@ -285,7 +287,9 @@ class Client:
     def _pong(self) -> None:
         """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right."""
         conn = self.conn
-        if conn.gate and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets):
+        journal = self.node.durability
+        greeted = journal is not None and self.hailed <= journal.safe
+        if conn.gate and greeted and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets):
             self.node.counters.answers_single += 1
             conn.traffic.sent += len(PINGRESP)
             conn.traffic.other += len(PINGRESP)

@@ -78,7 +78,7 @@ class Counters:
     sessions_expired: int = 0
     sessions_moved: int = 0  # taken over from another broker
     sessions_unmoved: int = 0  # at a broker that did not answer: their clients began anew
-    sessions_uncertain: int = 0  # moved although not all was here that they had been offered: QoS 2 may come twice
+    sessions_uncertain: int = 0  # moved although what they had had is not all kept in mind: QoS 2 may come twice
     sessions_lost: int = 0  # ended because their clients have newer ones elsewhere
     sessions_untold: int = 0  # that others cannot know of, as the listing is full
     wills: int = 0

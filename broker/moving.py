@@ -374,10 +374,10 @@ class Moving:
             return
         self._node.now = now
         assert pull.taken is not None
-        if not self._federation.interest.selective and only(pull.taken.seen, offered(self._node.relay.vector)):
-            if now < pull.since + COVER_TIME:
-                self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
-                return
+        waits = not self._federation.interest.selective and now < pull.since + COVER_TIME
+        if waits and only(pull.taken.seen, offered(self._node.relay.vector)):
+            self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
+            return
         if self._restore(pull, pull.taken, now):
             self._close(pull, now)
         else:

@@ -82,7 +82,9 @@ def _series(case: Case, x: str, panel: str | None) -> str:
 
 def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequence[str], panel: str | None) -> Plot:
     categories = order([case.cell.get(x) for case in cases])
-    numeric = len(categories) > 1 and all(isinstance(value, int | float) for value in categories)
+    unlimited = x == "rate" and 0 in categories  # which is no number on the axis of rates
+    numeric = len(categories) > 1 and all(isinstance(value, int | float) for value in categories) and not unlimited
+    names_of_x = ["as fast as it goes" if unlimited and value == 0 else str(value) for value in categories]
     series = []
     for number, name in enumerate(names):
         points = []
@@ -101,9 +103,7 @@ def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequen
         for claim in CLAIMS
         if claim.per is None and claim.value and claim.measure == measure and scenario.startswith(claim.scenarios)
     }
-    return Plot(
-        title, x, NAMES[measure].rsplit(", ", 1)[-1], [str(value) for value in categories], series, list(lines.values()), numeric
-    )
+    return Plot(title, x, NAMES[measure].rsplit(", ", 1)[-1], names_of_x, series, list(lines.values()), numeric)
 
 
 def traffic(scenario: str, results: Results) -> list[str]:

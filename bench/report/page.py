@@ -77,6 +77,7 @@ def _papers(results: Results) -> str:
     if not found:
         return ""
     lines = []
+    before = None
     for each in found:
         ours = short(each.ours) + (f" ± {short(each.half)}" if each.half is not None else "")
         wanted = "" if each.claim.wanted is None else f"at most {each.claim.wanted:g}"
@@ -84,8 +85,10 @@ def _papers(results: Results) -> str:
         cell = f"{each.case.scenario}: {_cell(each.case)}"
         why = f'<div class="why">{escape(each.why)}</div>' if each.why else ""
         value = "" if each.claim.value is None else f"{each.claim.value:g}"
+        claimed = (escape(each.claim.paper), escape(each.claim.text), value) if each.claim is not before else ("", "", "")
+        before = each.claim
         lines.append(
-            f"<tr><td>{escape(each.claim.paper)}</td><td>{escape(each.claim.text)}</td><td class=n>{value}</td>"
+            f"<tr><td>{claimed[0]}</td><td>{claimed[1]}</td><td class=n>{claimed[2]}</td>"
             f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
         )
     head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"

@@ -116,6 +116,8 @@ CLAIMS = (
         "broker",
         "mqttree-flood",
     ),
+    Claim("ours", "QoS 2 under faults: nothing that was accepted is lost", ("faults",), "lost_accepted", None, wanted=0.0),
+    Claim("ours", "QoS 2 under faults: nothing comes twice", ("faults",), "duplicates", None, wanted=0.0),
     Claim(
         "Hetero, fig. 2",
         "Mosquitto at 5 % CPU, small messages in the mix against alone: 0.88",
@@ -197,7 +199,7 @@ def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
     if base is None:
         return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}")
     name = claim.measure
-    pairs = [(case.runs[number][name], base.runs[number][name]) for number in sorted(case.runs.keys() & base.runs.keys())]
+    pairs = [(case.runs[number].get(name), base.runs[number].get(name)) for number in sorted(case.runs.keys() & base.runs.keys())]
     ratios = [above / below for above, below in pairs if above is not None and below]
     found = mean(ratios)
     if found is None:

@@ -146,7 +146,7 @@ class Scale:
     def fitting(cls, values: Sequence[float], top: float) -> Scale:
         """Return an axis for these values: from zero, or of powers of ten when the largest is more than 50 times the smallest."""
         least = min(values)
-        if least > 0 and max(values) / least > 50:
+        if least > 1e-9 and max(values) / least > 50:
             return cls(10.0 ** math.floor(math.log10(least)), 10.0 ** math.ceil(math.log10(top)), True)
         step = _step(max(top, 1e-12))
         return cls(0.0, step * max(math.ceil(top / step), 1), False)

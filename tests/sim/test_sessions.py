@@ -113,3 +113,18 @@ def test_once_bad_while_roaming(seed: int) -> None:
     result = Roaming(seed, routing="topic").run()
     show(result)
     assert result.violations == []
+
+
+class OneFloods(Roaming):
+    """Brokers that route by topic, and one that floods: it may get what it missed from the origin, a while later."""
+
+    def _routing(self, index: int) -> str:
+        return "flood" if index == 2 else "topic"
+
+
+def test_what_a_session_has_had_may_come_late_to_one_that_floods() -> None:
+    """The taker waits 0.3 s for what the holder had been through, and passes the session over when it comes later than that."""
+    result = OneFloods(112).run()
+    show(result)
+    assert result.violations == []
+    assert not result.counters["sessions_uncertain"]

@@ -11,10 +11,11 @@ from broker.interest import LINGER
 from broker.listings import INTEREST, PACE
 from broker.propagation import WAIT
 from broker.records import HEARD, TOLD
-from broker.wire import Suback, Subscribe, SubscriptionRequest
+from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.directory import Listing
+from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, lone, ping
-from tests.unit.node_harness import FakeClient, World
+from tests.unit.node_harness import FakeClient, World, connect_packet
 
 
 @pytest.fixture
@@ -177,3 +178,57 @@ def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPat
         answer(neighbour)
     assert all(map(answered, clients))
     assert world.counters.subscriptions_unconfirmed == 0
+
+
+@pytest.mark.parametrize("disk", ("none", "quick", "slow"))
+@pytest.mark.parametrize("how", ("vanish", "taken over", "redirected", "link lost", "answered", "nothing"))
+def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
+    """Nobody waits for ever, and what nobody wants is told no longer."""
+    if disk == "none":
+        world = lone(routing="interest", link_timeout=1000.0)
+    else:
+        world = Durable(routing="interest", discovery="static", link_timeout=1000.0)
+        world.files.lazy = disk == "slow"
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    client = world.open()
+    client.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    subscribe(client, "a")
+    client.send(Pingreq())
+    world.advance(PACE)
+    assert client.conn.waiting
+    client.take()
+    again = client
+    if how == "vanish":
+        client.vanish()
+    elif how == "taken over":
+        again = world.open()
+        again.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    elif how == "redirected":
+        world.node.redirect(client.owner, "elsewhere:1883", False)
+        world.settle()
+    elif how == "link lost":
+        world.node.connection_lost(neighbour.conn, "reset", world.now)
+        world.settle()
+    elif how == "answered":
+        answer(neighbour)
+    world.advance(2 * WAIT)
+    if disk != "none":
+        assert isinstance(world, Durable)
+        world.tell()
+        world.advance(0.1)
+    assert not client.conn.waiting
+    subscribed = how in ("vanish", "link lost", "answered", "nothing")  # what came before its end counts
+    assert ("a" in world.session("k").subscriptions) is subscribed
+    packets = [type(packet) for packet in client.take()]
+    if how in ("link lost", "answered", "nothing"):
+        assert {Suback, Pingresp} <= set(packets)
+        assert Connack not in packets[1:]
+    else:
+        assert client.closed
+        assert Suback not in packets
+    if how == "taken over":
+        assert any(isinstance(packet, Connack) for packet in again.take())
+    world.advance(2 * LINGER)
+    assert (INTEREST + b"a" in world.node.federation.listings.directory.own.entries) is subscribed
+    assert not world.node.federation.propagation._waiters

@@ -7,8 +7,9 @@ import pytest
 from broker import checkpoint, durability, limits
 from broker.journal import decode_header
 from broker.origin import Window, origin_key
-from broker.wire import Disconnect, Puback, Publish
+from broker.wire import Connack, Disconnect, Pingreq, Pingresp, Property, Puback, Publish, Subscribe, SubscriptionRequest
 from tests.unit.journal_harness import ID, Durable, Files
+from tests.unit.node_harness import connect_packet
 from tests.unit.test_durability import copy_of, keeper, lazy
 
 
@@ -118,3 +119,16 @@ def test_a_run_is_in_the_log_once() -> None:
     world.node.federated = True
     again = world.again(0.5, files)
     assert sum(entry.count for entry in again.node.relay.log._entries) == 10
+
+
+def test_nothing_comes_before_connack() -> None:
+    """Not even the answer to a PINGREQ, which overtakes what waits later on [MQTT-3.2.0-1]."""
+    world = Durable()
+    world.files.lazy = True
+    client = world.open()
+    client.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 100}), Pingreq())
+    assert client.take() == []
+    world.tell()
+    assert [type(packet) for packet in client.take()] == [Connack, Pingresp]
+    client.send(Subscribe(1, [SubscriptionRequest("a", 1)]), Pingreq())
+    assert client.take() == [Pingresp()]

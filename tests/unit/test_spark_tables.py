@@ -70,12 +70,12 @@ S = 1000 * MS
 
 
 def told(run: str, repetition: int, **about: Any) -> Script:
-    """A run of three brokers that are all linked, with a tree b2 - b1 - b0, twelve messages from b0 to b2 and samples of everything."""
+    """A run of three brokers, all linked, with a tree b2 - b1 - b0, twelve messages from b0 to b2 and samples of everything."""
     cell = {"fault": "some", "broker": "mqttree-flood"}
     found = Script(run, window=(5 * S, 20 * S))
     found.about = {
         "cell": cell, "repetition": repetition, "broker": "mqttree-flood", "routing": "flood", "title": "told",
-        "scenario": "random", "topology": {"brokers": ["b0", "b1", "b2"]}, "figure": {"x": "fault", "y": ["repair_s", "delay_mean_ms"]},
+        "topology": {"brokers": ["b0", "b1", "b2"]}, "figure": {"x": "fault", "y": ["repair_s", "delay_mean_ms"]},
     } | about  # fmt: skip
     notes = found.subscribers
     notes.append(("subscribed", (4 * S, "c2", "b2", "t/#", 1)))

@@ -1,0 +1,202 @@
+"""Means, ratios, plots and pages from tables; commands without Java, runs or tables."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.report import command, data, page, papers
+from bench.report.data import Case, Results
+from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
+from bench.spark import means
+from bench.spark.render import overview
+from bench.spark.session import SparkMissingError, java
+
+FLOATS = st.floats(-1e6, 1e6)
+
+
+@given(values=st.lists(FLOATS, min_size=2, max_size=40))
+def test_an_interval_has_the_mean_in_its_middle(values: list[float]) -> None:
+    found = means.mean(values)
+    assert found is not None
+    assert found.half is not None
+    assert found.mean == pytest.approx(sum(values) / len(values), abs=1e-6)
+    assert found.least - 1e-6 <= found.mean <= found.most + 1e-6
+    spread = math.sqrt(sum((value - found.mean) ** 2 for value in values) / (len(values) - 1))
+    assert found.half == pytest.approx(means.student(len(values) - 1) * spread / math.sqrt(len(values)), abs=1e-6)
+
+
+def test_known_quantiles_and_single_values() -> None:
+    assert [means.student(n) for n in (1, 4, 30)] == [12.706, 2.776, 2.042]
+    assert means.student(60) == pytest.approx(2.0003, abs=2e-4)
+    assert means.student(10**9) == pytest.approx(1.959964, abs=1e-6)
+    assert means.mean([]) is None
+    assert means.mean([3.0]) == means.Mean(1, 3.0, None, None, 3.0, 3.0)
+    with pytest.raises(ValueError, match="two values"):
+        means.student(0)
+
+
+@given(loads=st.lists(st.integers(0, 1000), min_size=1, max_size=20))
+def test_jain_lies_between_one_of_n_and_one(loads: list[int]) -> None:
+    found = means.jain(loads)
+    if not any(loads):
+        assert found is None
+    else:
+        assert found is not None
+        assert 1 / len(loads) - 1e-9 <= found <= 1 + 1e-9
+    assert means.jain([5] * len(loads)) == pytest.approx(1)
+
+
+def test_stretch_weighs_hops_by_deliveries_and_counts_what_no_tree_joins() -> None:
+    mesh = [("a", "b"), ("b", "c"), ("a", "c")]
+    chain = [("b", "a"), ("c", "b")]
+    assert means.stretch({("a", "c"): 3, ("a", "b"): 1, ("a", "a"): 50}, chain, mesh) == (7 / 4, 0)
+    assert means.stretch({("a", "d"): 2, ("a", "b"): 1}, chain, mesh) == (1.0, 2)
+    assert means.stretch({}, chain, mesh) == (None, 0)
+
+
+@given(
+    values=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e9), st.none() | st.floats(0, 1e6)), max_size=12),
+    joined=st.booleans(),
+)
+def test_every_plot_is_well_formed_and_inside_its_frame(values: list[tuple[int, float, float | None]], joined: bool) -> None:
+    series = [Series("a <b> & c", 0, [Point(x, y, half) for x, y, half in values]), Series("none", 1)]
+    text = Plot("t & u", "x", "y", ["0", "1", "2", "3"], series, [Reference(3.0, "<paper>")], joined).svg()
+    tree = ElementTree.fromstring(text)
+    heights = [float(each.get("cy", "100")) for each in tree.iter("{http://www.w3.org/2000/svg}circle")]
+    assert all(0 <= height <= 280 for height in heights)
+    assert sum(1 for each in tree.iter() if each.tag.endswith("title")) == len(values)
+
+
+def test_scales_and_short_numbers() -> None:
+    assert Scale.fitting([1, 2, 7], 7.5) == Scale(0.0, 8.0, False)
+    assert Scale.fitting([0.1, 59.1], 59.1) == Scale(0.1, 100.0, True)
+    assert Scale.fitting([0, 0], 0).place(0) == Scale.fitting([5], 5).place(0)
+    numbers = [0, 0.01234, 1.5, 12, 1234.5, 12_345, 2_500_000, 7e9, None]
+    assert [short(value) for value in numbers] == ["0", "0.0123", "1.5", "12", "1,234", "12.3k", "2.5M", "7G", "-"]
+    assert "&lt;" in legend([("<", 0)])
+    assert "no figures" in Plot("empty", "x", "y", [], []).svg()
+
+
+def case(
+    scenario: str, cell: dict[str, object], values: list[float | None], measure: str = "delay_mean_ms", flow: str = ""
+) -> Case:
+    """A case with one measure, one run for each value."""
+    found = Case(scenario, str(cell), flow, cell, str(cell.get("broker", "")))
+    mean = means.mean([value for value in values if value is not None])
+    found.measures[measure] = {
+        "mean": mean and mean.mean, "half": mean and mean.half, "n": len(values), "runs": len(values), "why": "no luck",
+        "without": sum(value is None for value in values), "measure": measure,
+    }  # fmt: skip
+    found.runs = {number: {measure: value} for number, value in enumerate(values)}
+    return found
+
+
+def test_ratios_are_those_of_the_same_repetition() -> None:
+    cell = {"locality": "50", "topics": 3}
+    cases = [
+        case("overlays-text", cell | {"broker": "mqttree-flood"}, [10.0, 100.0, 20.0]),
+        case("overlays-text", cell | {"broker": "mqttree-topic"}, [4.0, 40.0, None]),
+        case("overlays-text", cell | {"broker": "mqttree-topic", "locality": "0"}, [1.0]),
+    ]
+    (found,) = [each for each in papers.compare(cases) if each.claim.measure == "delay_mean_ms"]
+    assert (found.ours, found.half, found.verdict) == (pytest.approx(0.4), pytest.approx(0), "met")
+    assert found.why == "1 repetitions without"
+    (alone,) = [each for each in papers.compare(cases[1:2]) if each.claim.measure == "delay_mean_ms"]
+    assert (alone.ours, alone.verdict, alone.why) == (None, "", "no run with broker=mqttree-flood")
+
+
+def test_a_claim_that_is_not_met_and_one_that_nobody_measured() -> None:
+    cell = {"fault": "crash", "broker": "mqttree-flood"}
+    slow = case("overlays-convergence", cell, [0.5, 0.7], "repair_s")
+    none = case("overlays-convergence", cell | {"fault": "silence"}, [None], "repair_s")
+    found = {each.claim.text: each for each in papers.compare([slow, none]) if each.claim.measure == "repair_s"}
+    assert [each.verdict for each in found.values()] == ["not met", ""]
+    assert [each.why for each in found.values()] == ["no luck", "no luck"]
+
+
+def test_classes_of_a_mix_are_compared_with_themselves_alone() -> None:
+    cell = {"cpu": 0.05, "broker": "mosquitto"}
+    cases = [
+        case("hetero", cell | {"mix": "small"}, [1000.0], "delivered_per_s"),
+        case("hetero", cell | {"mix": "small+large"}, [900.0], "delivered_per_s"),
+        case("hetero", cell | {"mix": "small+large"}, [800.0], "delivered_per_s", "small"),
+    ]
+    (found,) = [each for each in papers.compare(cases) if each.claim.flow == "small"]
+    assert found.ours == pytest.approx(0.8)
+
+
+def test_a_page_escapes_what_it_is_told_and_names_what_is_incomplete() -> None:
+    run = {
+        "run": "r1", "scenario": "s", "case": "c<1>", "flow": "", "status": "failed", "remarks": "<script>", "broker": "mqttree",
+    }  # fmt: skip
+    about = {
+        "run": "r1",
+        "scenario": "s",
+        "command": ["run", "a b"],
+        "machine": {"cpu": "x"},
+        "commit": "abc",
+        "dirty": True,
+        "began": 1.0,
+    }
+    text = page.page(Results([run], [case("s", {"n": 1}, [1.0, None])], [], [], [], [about]), "again <now>")
+    assert "<script>" not in text
+    assert "failed; &lt;script&gt;" in text
+    assert "abc with changes" in text
+    assert "run 'a b'" in text or "run &#x27;a b&#x27;" in text
+    assert "1 without: no luck" in text
+
+
+def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None:
+    row = {
+        "scenario": "s",
+        "case": "c",
+        "flow": "",
+        "measure": "lost",
+        "runs": 3,
+        "without": 1,
+        "why": "failed",
+        "mean": 2.0,
+        "half": 0.5,
+    }
+    text = overview([{"scenario": "s", "run": "r", "remarks": "odd", "flow": ""}], [row])
+    assert "2 ±0.5*" in text
+    assert "* s c: lost: 1 of 3: failed" in text
+    assert text.endswith("s r: odd")
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "bench.spark", "tables", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "openjdk-17-jre-headless" in done.stderr
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(SparkMissingError, match="is 11"):
+        java()
+
+
+def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(data.ReportError, match="is not a folder"):
+        command.main(parser.parse_args([str(tmp_path / "missing")]))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "about.json").write_text("[]")
+    with pytest.raises(data.ReportError, match="cannot be read"):
+        command.main(parser.parse_args([str(tmp_path)]))
