@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from bench.spark import source
 from bench.spark.session import FEW_ROWS, SparkMissingError, java, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     watching.add_argument("--seconds", type=float, metavar="S", help="stop after this time (at Ctrl-C)")
     arguments = parser.parse_args(argv)
     try:
-        if arguments.command == "live":
-            return _live(arguments)
-        return _tables(arguments)
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has found a Java
+            java()
+        return _live(arguments) if arguments.command == "live" else _tables(arguments)
+    except ModuleNotFoundError as error:
+        print(f"bench.spark: {error.name} is missing; install it with: pip install 'mqttree[spark]'", file=sys.stderr)
+        return 2
     except (SparkMissingError, ValueError) as error:
         print(f"bench.spark: {error}", file=sys.stderr)
         return 2
@@ -39,31 +45,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tables(arguments: argparse.Namespace) -> int:
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        java()
-    spark = session(arguments.master, arguments.memory, quick=_few(arguments.folders))
+    quick = _few(arguments.folders)
+
+    def work(spark: SparkSession) -> None:
+        from bench.spark.render import overview
+        from bench.spark.tables import compute, write
+
+        out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
+        tables = compute(spark, arguments.folders)
+        written = write(spark, tables, out)
+        print(overview(tables.runs, tables.cases))
+        print(f"{out}: {', '.join(written)}")
+
+    return _with_spark(arguments, quick, work)
+
+
+def _live(arguments: argparse.Namespace) -> int:
+    def work(spark: SparkSession) -> None:
+        from bench.spark import live
+
+        live.watch(spark, arguments.folder, arguments.every, arguments.seconds)
+
+    return _with_spark(arguments, True, work)
+
+
+def _with_spark(arguments: argparse.Namespace, quick: bool, work: Callable[[SparkSession], None]) -> int:
+    """Do some work with a session; what Spark says about a failure becomes one line."""
+    spark = session(arguments.master, arguments.memory, quick=quick)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from bench.spark.render import overview
-    from bench.spark.tables import compute, write
-
-    out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
     try:
-        tables = compute(spark, arguments.folders)
-        written = write(spark, tables, out)
+        work(spark)
     except (PySparkException, Py4JError) as error:
         print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
         return 1
     finally:
         spark.stop()
-    print(overview(tables.runs, tables.cases))
-    print(f"{out}: {', '.join(written)}")
     return 0
 
 
 def _few(folders: Sequence[str]) -> bool:
     """Whether there is little to read, as far as that can be seen without Spark."""
+    from bench.spark import source
+
     if any("://" in folder for folder in folders):
         return False
     return sum(sum(run.rows.values()) for run in source.read(folders)) <= FEW_ROWS
@@ -72,14 +97,8 @@ def _few(folders: Sequence[str]) -> bool:
 def _first(error: Exception) -> str:
     """Return what matters of a Java stack trace, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    causes = [line for line in lines if "Caused by" in line or "is not a Parquet file" in line or "No space" in line]
+    causes = [line for line in lines if "FAILED_READ" in line or "is not a Parquet file" in line or "No space" in line]
     return (causes or lines or [type(error).__name__])[-1 if causes else 0][:300]
-
-
-def _live(arguments: argparse.Namespace) -> int:
-    from bench.spark import live
-
-    return live.watch(session(arguments.master, arguments.memory), arguments.folder, arguments.every, arguments.seconds)
 
 
 if __name__ == "__main__":

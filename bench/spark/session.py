@@ -66,6 +66,7 @@ def session(master: str | None = None, memory: str = "2g", name: str = "mqttree 
     )
     if not submitted:
         builder = builder.config("spark.driver.memory", memory).config("spark.ui.enabled", "false")
+        builder = builder.config("spark.log.level", "FATAL")
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
         builder = builder.config("spark.driver.extraJavaOptions", options + (" -XX:TieredStopAtLevel=1" if quick else ""))
         if quick:
@@ -76,7 +77,7 @@ def session(master: str | None = None, memory: str = "2g", name: str = "mqttree 
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     found = builder.getOrCreate()
-    found.sparkContext.setLogLevel("ERROR")
+    found.sparkContext.setLogLevel("FATAL" if not submitted else "ERROR")
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from bench.trace.schema import VERSION
 
@@ -108,6 +109,21 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[s
         return
     run.files.append(path)
     run.rows[process] = run.rows.get(process, 0) + rows
+
+
+def damaged(runs: Iterable[Run], file: str) -> bool:
+    """Leave a file out that could not be read, as Spark names it; False if it is not one of these."""
+    path = re.sub(r"^file:/+", "/", unquote(file))
+    for run in runs:
+        for each in run.files:
+            if each in (path, file):
+                name = each.rsplit("/", 1)[-1]
+                process = re.sub(r"-\d+\.parquet$", "", name)
+                run.files.remove(each)
+                run.broken.add(process)
+                run.remarks.append(f"{process}: {name} is damaged and left out")
+                return True
+    return False
 
 
 class _Local:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from bench.spark import network, source
@@ -34,6 +38,12 @@ FAULTS = (
 )
 
 
+MAX_DAMAGED = 20
+"""Files that are found to be damaged one after the other; more of them are a broken disk."""
+UNREADABLE = re.compile(r"while reading file (\S+?)\.?\s")
+"""How Spark says which file it was."""
+
+
 @dataclass
 class Tables:
     """What came of it. runs and cases are here as rows, too: they are small."""
@@ -45,8 +55,23 @@ class Tables:
 
 
 def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
-    """Read all runs below the folders and aggregate them; raises source.SourceError."""
+    """Read all runs below the folders and aggregate them; raises source.SourceError.
+
+    A file whose end is whole and whose middle is not shows only when it is read: it is then left out, and named.
+    """
     runs = source.read(folders, spark)
+    for _ in range(MAX_DAMAGED):
+        try:
+            return aggregate(spark, copy.deepcopy(runs))
+        except (PySparkException, Py4JError) as error:
+            found = UNREADABLE.search(str(error))
+            if found is None or not source.damaged(runs, found[1]):
+                raise
+    return aggregate(spark, runs)
+
+
+def aggregate(spark: SparkSession, runs: list[source.Run]) -> Tables:
+    """Aggregate runs that were read; their remarks get more."""
     events = load(spark, runs)
     found = messages(events)
     went = network.traffic(events)

@@ -43,6 +43,11 @@ def main() -> int:
     options = parser.parse_args()
     shares = []
     spent(options.rate, 0.2, None)
+    with tempfile.TemporaryDirectory() as folder:
+        before = time.process_time()
+        with Writer(Path(folder), run="first", scenario="overhead", process="overhead") as writer:
+            writer.note(0, "the libraries' first use")
+        print(f"first use in a process: {time.process_time() - before:.3f} s of CPU, once", flush=True)
     for number in range(options.rounds):
         without = spent(options.rate, options.seconds, None)
         with tempfile.TemporaryDirectory() as folder:

@@ -192,6 +192,27 @@ def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: A
     assert (mean["n"], mean["without"], mean["why"], mean["mean"]) == (0, 1, "trace incomplete", None)
 
 
+def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(tmp_path: Path, spark: Any) -> None:
+    from py4j.protocol import Py4JError
+
+    from bench.spark import source, tables
+
+    told("damaged", 5).write(tmp_path)
+    (file,) = tmp_path.rglob("subscribers-*.parquet")
+    data = file.read_bytes()
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    file.write_bytes(data[:4] + b"\x0f" * (end - 4) + data[end:])
+    runs = source.read([str(tmp_path)])
+    with pytest.raises(Py4JError) as error:
+        spark.read.parquet(*runs[0].files).where("kind = 'delivered'").collect()
+    found = tables.UNREADABLE.search(str(error.value))
+    assert found is not None
+    assert source.damaged(runs, found[1])
+    assert (len(runs[0].files), runs[0].broken) == (1, {"subscribers"})
+    assert runs[0].remarks == ["subscribers: subscribers-00000.parquet is damaged and left out"]
+    assert not source.damaged(runs, found[1])
+
+
 def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
     cases = {each["measure"]: each for each in made[2].cases if each["case"] == "broker=mqttree-flood,fault=some"}
     delay, repair = cases["delay_mean_ms"], cases["repair_s"]
