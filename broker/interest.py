@@ -162,6 +162,7 @@ class Interest:
             self._filters.remove(topic_filter, broker_id)
         else:
             self._filters.insert(topic_filter, broker_id, broker_id)
+            self._federation.overlays.learnt(broker_id, topic_filter)
         self.generation += 1
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:

@@ -203,6 +203,7 @@ class Listings:
                     for key in list(listing.entries) if listing is not None else ():
                         self._tell(broker_id, key, None)
                     self._way(broker_id, None)
+        self._federation.overlays.tell_late(now)
         for peer, message in directory.take_messages():
             link = self._links.get(peer)
             if link is not None and link.state == "up":
@@ -264,7 +265,8 @@ class Listings:
         if kind & LIVE and not (link.live or on_overlay):
             return False
         waiting = link.conn.backlog_bytes if kind & BEHIND else 0
-        if waiting > limits.LINK_BACKLOG_BYTES or (waiting > limits.PIECES_BACKLOG and len(message) > SHORT):
+        most = limits.PIECES_BACKLOG if len(message) > SHORT else max(limits.LINK_BACKLOG_BYTES, limits.PIECES_BACKLOG)
+        if waiting > most:
             self._federation.count("routed_dropped")
             return False
         if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:

@@ -181,6 +181,10 @@ class MessageLog:
         ordered = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in numbers.items()}
         return [next(ordered[entry.key]) for entry in found]
 
+    def latest(self) -> Iterator[Entry]:
+        """Each entry, the newest first. No change while iterating."""
+        return reversed(self._entries)
+
     def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
         """Return these messages, in the order of each origin, as far as they came after `horizon` (s). Costs no more than the
         way back to the oldest of them."""

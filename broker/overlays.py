@@ -21,6 +21,7 @@ from broker.listings import LINK, ROUTING, STATE
 from broker.origin import split_key
 from broker.streams import BREAK, CHANGED
 from routing.overlay import MAX_COST, Graph, Tree
+from routing.topics import matches
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -61,6 +62,10 @@ GAMMA, DELTA = 50, 2
 """us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin whose messages a broker
 passes on, and for each client that it has."""
 
+LATE, LOOKS, FEW = 5.0, 300, 16
+"""s of messages that have passed, how many of them, and how many filters, are compared when a broker wants something more; of
+what is beyond it asks for all."""
+
 REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it tells of."""
 
@@ -81,7 +86,7 @@ class Overlays:
     """The ways of all origins, as one broker sees them."""
 
     __slots__ = (
-        "_at", "_away", "_broken", "_federation", "_graph", "_next_review", "_node", "_others", "_retired", "_stale",
+        "_at", "_away", "_broken", "_federation", "_graph", "_learnt", "_next_review", "_node", "_others", "_retired", "_stale",
         "_told_relay", "_ways", "active", "enabled", "open",
     )  # fmt: skip
 
@@ -97,6 +102,7 @@ class Overlays:
         self._ways: dict[bytes, Ways] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}  # those that the tree has lost; neighbours they told of last
+        self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have told of in this turn
         self._broken: set[Link] = set()  # links that have closed since ways were found
         self._stale = False
         self._at = 0.0  # s; ways are found anew no earlier
@@ -311,6 +317,47 @@ class Overlays:
             self._renew(not before)
         self._broken.clear()
         return True
+
+    # ---------------------------------------------------------------- filters that others knew before us
+
+    def learnt(self, broker_id: bytes, topic_filter: str) -> None:
+        """A broker wants something more than we knew."""
+        if self.active:
+            self._learnt.setdefault(broker_id, []).append(topic_filter)
+
+    def tell_late(self, now: float) -> None:
+        """Have brokers ask for what has passed here lately and did not go to them: who sent it to us may have known what they
+        want before we did, as filters go over the tree and messages do not. Ahead of all that goes to them from now on."""
+        if not self._learnt:
+            return
+        learnt, self._learnt = self._learnt, {}
+        own = self._federation.own.id
+        wanted = []
+        for broker, filters in learnt.items():
+            origins = {origin: None for origin, ways in self._ways.items() if origin != own and broker in ways.next}
+            if origins:
+                wanted.append((broker, filters, origins))
+        if not wanted:
+            return
+        found: list[tuple[bytes, bytes]] = []
+        looked = 0
+        for entry in self._federation.relay.log.latest():
+            if entry.at < now - LATE or looked >= LOOKS:
+                break
+            looked += 1
+            origin, topic = split_key(entry.key)[0], entry.topic.decode()
+            for broker, filters, origins in wanted:
+                if origin in origins and (len(filters) > FEW or any(matches(known, topic) for known in filters)):
+                    del origins[origin]
+                    found.append((broker, origin))
+        if looked >= LOOKS:
+            found += [(broker, origin) for broker, _, origins in wanted for origin in origins]
+        for broker, origin in found:
+            link = self.link_to(origin, broker)
+            if link is not None:
+                self._federation.listings.send_over(link, broker, CHANGED, origin)
+
+    # ---------------------------------------------------------------- found anew
 
     def _renew(self, entered: bool) -> None:
         """Find all ways anew. `entered`: up to now messages took the tree."""
