@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bench.spark.session import FEW_ROWS, SparkMissingError, java, session
+from bench.spark.session import SparkMissingError, java, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tables(arguments: argparse.Namespace) -> int:
-    quick = _few(arguments.folders)
+    rows = _rows(arguments.folders)
 
     def work(spark: SparkSession) -> None:
         from bench.spark.render import overview
@@ -57,7 +57,7 @@ def _tables(arguments: argparse.Namespace) -> int:
         print(overview(tables.runs, tables.cases))
         print(f"{out}: {', '.join(written)}")
 
-    return _with_spark(arguments, quick, work)
+    return _with_spark(arguments, rows, work)
 
 
 def _live(arguments: argparse.Namespace) -> int:
@@ -66,12 +66,12 @@ def _live(arguments: argparse.Namespace) -> int:
 
         live.watch(spark, arguments.folder, arguments.every, arguments.seconds)
 
-    return _with_spark(arguments, True, work)
+    return _with_spark(arguments, 0, work)
 
 
-def _with_spark(arguments: argparse.Namespace, quick: bool, work: Callable[[SparkSession], None]) -> int:
+def _with_spark(arguments: argparse.Namespace, rows: int | None, work: Callable[[SparkSession], None]) -> int:
     """Do some work with a session; what Spark says about a failure becomes one line."""
-    spark = session(arguments.master, arguments.memory, quick=quick)
+    spark = session(arguments.master, arguments.memory, rows=rows)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -85,13 +85,13 @@ def _with_spark(arguments: argparse.Namespace, quick: bool, work: Callable[[Spar
     return 0
 
 
-def _few(folders: Sequence[str]) -> bool:
-    """Whether there is little to read, as far as that can be seen without Spark."""
+def _rows(folders: Sequence[str]) -> int | None:
+    """Return how many rows there are, as far as that can be seen without Spark."""
     from bench.spark import source
 
     if any("://" in folder for folder in folders):
-        return False
-    return sum(sum(run.rows.values()) for run in source.read(folders)) <= FEW_ROWS
+        return None
+    return sum(sum(run.rows.values()) for run in source.read(folders))
 
 
 def _first(error: Exception) -> str:

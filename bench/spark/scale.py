@@ -73,7 +73,7 @@ _SPARK = """
 import json, sys, time
 from bench.spark.session import session
 from bench.spark import tables
-spark = session(sys.argv[2], sys.argv[3])
+spark = session(sys.argv[2], sys.argv[3], int(sys.argv[4]))
 began = time.monotonic()
 table = tables.compute(spark, [sys.argv[1]])
 print(json.dumps([time.monotonic() - began, table.runs[0]]))
@@ -81,11 +81,11 @@ spark.stop()
 """
 
 
-def ask_spark(folder: Path, master: str, memory: str) -> Cost:
+def ask_spark(folder: Path, rows: int, master: str, memory: str) -> Cost:
     """Aggregate in a process of its own; the session's start is not counted."""
     import json
 
-    command = [sys.executable, "-c", _SPARK, str(folder), master, memory]
+    command = [sys.executable, "-c", _SPARK, str(folder), master, memory, str(rows)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with Watch(process.pid) as watch:
         out, errors = process.communicate()
@@ -159,7 +159,7 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
     print(f"{made.rows:,} rows made in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     lines = []
     asked: tuple[tuple[str, Callable[[], Cost]], ...] = (
-        ("Spark", lambda: ask_spark(folder, master, memory)),
+        ("Spark", lambda: ask_spark(folder, made.rows, master, memory)),
         ("DuckDB", lambda: ask_duckdb(folder, threads, memory)),
     )
     for name, ask in asked:

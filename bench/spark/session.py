@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
-FEW_ROWS = 3_000_000
-"""Rows up to which a session had better be quick."""
+LITTLE, SOME = 200_000, 3_000_000
+"""Rows up to which it takes longer to compile queries than to interpret them, and to compile what is compiled well than to do it
+simply: most of the time of a small set of runs is Java's and Spark's compilers at work on code that runs once."""
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 ROWS_PER_PARTITION = 1_000_000
 """Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the disk."""
 
@@ -41,12 +47,12 @@ def java() -> str:
     return found
 
 
-def session(master: str | None = None, memory: str = "2g", name: str = "mqttree traces", quick: bool = False) -> SparkSession:
+def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:
     """Return the Spark session of this process.
 
     master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the
-    work; when spark-submit has started this process its own --driver-memory counts. quick: for little input, where half of the
-    time would be Java's second compiler at work on code that is run once. Raises SparkMissingError.
+    work; when spark-submit has started this process its own --driver-memory counts. rows: what it is for, None: not known, or
+    much. Raises SparkMissingError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -56,7 +62,7 @@ def session(master: str | None = None, memory: str = "2g", name: str = "mqttree 
     except ImportError as error:
         raise SparkMissingError("PySpark is missing; install it with: pip install 'mqttree[spark]'") from error
     builder = (
-        SparkSession.builder.appName(name)
+        SparkSession.builder.appName("mqttree traces")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.parquet.filterPushdown", "true")
         # Both sides of the join are spread by (run, publisher, chunk), and stay where they are for what follows.
@@ -68,9 +74,12 @@ def session(master: str | None = None, memory: str = "2g", name: str = "mqttree 
         builder = builder.config("spark.driver.memory", memory).config("spark.ui.enabled", "false")
         builder = builder.config("spark.log.level", "FATAL")
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
-        builder = builder.config("spark.driver.extraJavaOptions", options + (" -XX:TieredStopAtLevel=1" if quick else ""))
-        if quick:
-            builder = builder.config("spark.sql.codegen.wholeStage", "false")
+        builder = builder.config(
+            "spark.driver.extraJavaOptions", options + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else "")
+        )
+        if rows is not None and rows <= LITTLE:
+            for name, value in INTERPRETED.items():
+                builder = builder.config(name, value)
     if master is not None or not submitted:
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):

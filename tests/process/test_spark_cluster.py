@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from bench.generate import make
-from bench.spark.session import SparkMissingError, java
+from bench.spark.session import INTERPRETED, SparkMissingError, java
 
 try:
     java()
@@ -84,7 +84,8 @@ def test_the_same_figures_by_spark_submit_on_two_workers(cluster: tuple[str, Pat
     script = Path(sys.modules["bench.spark.session"].__file__ or "").with_name("__main__.py")
     command = [
         str(HOME / "bin" / "spark-submit"), "--master", url, "--driver-memory", "640m", "--conf", "spark.executor.memory=512m",
-        "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.codegen.wholeStage=false",
+        "--conf", "spark.driver.host=127.0.0.1",
+        *(word for name, value in INTERPRETED.items() for word in ("--conf", f"{name}={value}")),
         str(script), "tables", (folder / "runs").as_uri(), "--out", (folder / "tables").as_uri(),
     ]  # fmt: skip
     done = subprocess.run(

@@ -26,7 +26,7 @@ CLIENTS = ["c0", "c1", "c2"]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    found = session("local[2]", memory="1g", quick=True)
+    found = session("local[2]", memory="1g", rows=0)
     yield found
     found.stop()
 
