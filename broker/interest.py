@@ -130,6 +130,7 @@ class Interest:
         for topic_filter in announced:
             listings.post(INTEREST + topic_filter.encode())
             self._federation.propagation.posted()
+            self._federation.overlays.told()
         for topic_filter in withdrawn:
             listings.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
@@ -156,8 +157,11 @@ class Interest:
         if value is None and self._federation.overlays.keeps(broker_id):
             self._kept.setdefault(broker_id, set()).add(topic_filter)
             return
-        if self._kept and broker_id in self._kept:
-            self._kept[broker_id].discard(topic_filter)
+        kept = self._kept.get(broker_id, ())
+        if kept and topic_filter in kept:
+            kept.discard(topic_filter)
+            if value is not None:
+                return  # it is told again, and nothing else has been assumed meanwhile
         if value is None:
             self._filters.remove(topic_filter, broker_id)
         else:
@@ -183,14 +187,12 @@ class Interest:
             return node.forwarding
         route = node.fanout.routes.get(topic) or node.fanout.route(topic)
         if route.generation != self.generation:
-            wanted = self.brokers_wanting(topic)
             if self._federation.overlays.active:
-                ways = self._federation.overlays.ways(self._federation.own.id).next
-                route.links = list({ways[broker_id]: None for broker_id in wanted if broker_id in ways})
+                route.links = self._behind(topic, self._federation.own.id)
                 route.onward = {}
             else:
                 via = self._federation.listings.directory.via
-                neighbours = {via(broker_id) for broker_id in wanted}
+                neighbours = {via(broker_id) for broker_id in self.brokers_wanting(topic)}
                 route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in neighbours)]
             route.generation = self.generation
         return route.links
@@ -205,16 +207,16 @@ class Interest:
             self.links(topic)
             route = self._node.fanout.routes.get(topic)
             if route is None:  # its topic is too long to be kept
-                return self._behind(topic, key)
+                return self._behind(topic, split_key(key)[0])
         found = route.onward.get(key)
         if found is None:
             if len(route.onward) >= limits.ROUTE_CACHE_ORIGINS:
                 route.onward.clear()
-            found = route.onward[key] = self._behind(topic, key)
+            found = route.onward[key] = self._behind(topic, split_key(key)[0])
         return found
 
-    def _behind(self, topic: bytes, key: bytes) -> list[Link]:
-        ways = self._federation.overlays.ways(split_key(key)[0]).next
+    def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
+        ways = self._federation.overlays.ways(origin).next
         if not ways:
             return []
         return list({ways[broker_id]: None for broker_id in self.brokers_wanting(topic) if broker_id in ways})

@@ -16,6 +16,7 @@ from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
 from broker.message import Message, encode_halves
 from broker.origin import LINK_ID, MARK, ORIGIN, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp, encode_for_links
+from broker.rate import Budget
 from broker.records import ORIGINS, PING, decode_records, encode_record, work
 from broker.versions import LAST_KIND, OldOutbox
 from broker.wire.constants import PacketType, ReasonCode
@@ -37,8 +38,7 @@ class Link:
     """One link. It parses and encodes; what follows from it is the federation's."""
 
     __slots__ = (
-        "_allowance",
-        "_allowed_at",
+        "_budget",
         "_control",
         "_ping",
         "_pings",
@@ -105,8 +105,7 @@ class Link:
         self._records: list[bytes] = []
         self._window_key = b""
         self._sequence = 0
-        self._allowance = limits.LINK_REQUESTS
-        self._allowed_at = now
+        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
 
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
@@ -255,11 +254,9 @@ class Link:
         Raises:
             ProtocolViolation: it asks for more than any broker needs.
         """
-        earned = max(0.0, now - self._allowed_at) * limits.LINK_REQUESTS_PER_SECOND
-        self._allowance = min(limits.LINK_REQUESTS, self._allowance + earned)
-        self._allowance -= work(kind, size, len(self.federation.relay.log))
-        self._allowed_at = now
-        if self._allowance < 0:
+        self._budget.earn(now)
+        self._budget.left -= work(kind, size, len(self.federation.relay.log))
+        if self._budget.left < 0:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
 
     def asked_too_much(self, now: float) -> None:

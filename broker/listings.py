@@ -64,7 +64,7 @@ class Listings:
 
     __slots__ = (
         "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "arriving",
-        "directory", "on_way", "records",
+        "directory", "gone", "on_way", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -76,6 +76,8 @@ class Listings:
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._receivers: dict[int, Receiver] = {}
         self._next_check = 0.0
+        self.gone: bytes | None = None
+        """The broker that the tree has lost, while that is told; it may have come back since."""
         self.arriving: Link | None = None
         """The link over which a message to this broker comes, while its receiver is called."""
         self._changed = False  # something is to be told at the end of this input
@@ -198,11 +200,12 @@ class Listings:
                     self._way(broker_id, via)
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
-                case Went(broker_id):
-                    listing = directory.listings.get(broker_id)
-                    for key in list(listing.entries) if listing is not None else ():
+                case Went(broker_id, keys):
+                    self.gone = broker_id
+                    for key in keys:
                         self._tell(broker_id, key, None)
                     self._way(broker_id, None)
+                    self.gone = None
         self._federation.overlays.tell_late(now)
         for peer, message in directory.take_messages():
             link = self._links.get(peer)

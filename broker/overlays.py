@@ -49,6 +49,10 @@ REVIEW = 2.0
 AWAY = 5.0
 """s for which messages go on to a broker that the tree has lost, as long as links lead there."""
 
+UNHEARD = 0.1
+"""s for which messages pass through such a broker: most repairs of the tree are shorter, and leave all ways as they are. It hears
+of no new filter meanwhile; when there is one, messages go around it at once."""
+
 CALM = 16
 """brokers, up to which ways are found anew with nearly every change; with more, changes of a while are one."""
 
@@ -86,8 +90,8 @@ class Overlays:
     """The ways of all origins, as one broker sees them."""
 
     __slots__ = (
-        "_at", "_away", "_broken", "_federation", "_graph", "_learnt", "_next_review", "_node", "_others", "_retired", "_stale",
-        "_told_relay", "_ways", "active", "enabled", "open",
+        "_at", "_away", "_broken", "_federation", "_graph", "_learnt", "_news", "_next_review", "_node", "_others", "_retired",
+        "_stale", "_told_relay", "_ways", "active", "enabled", "open",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -103,6 +107,7 @@ class Overlays:
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}  # those that the tree has lost; neighbours they told of last
         self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have told of in this turn
+        self._news = 0.0  # s; when somebody wanted something more, last
         self._broken: set[Link] = set()  # links that have closed since ways were found
         self._stale = False
         self._at = 0.0  # s; ways are found anew no earlier
@@ -154,20 +159,32 @@ class Overlays:
             self._node.cancel(away[0])
             for neighbour in away[1]:  # it has told anew what holds
                 self._graph.post(broker_id, neighbour, None)
+            self._graph.leaf(broker_id, only=False)
         self._touch()
 
     def keeps(self, broker_id: bytes) -> bool:
         """Whether what a broker has posted still counts although the tree does not lead to it: while the tree is repaired,
         messages go on where links are. If it is gone, its neighbours say so."""
-        directory = self._federation.listings.directory
-        return self.active and broker_id in directory.listings and directory.via(broker_id) is None
+        listings = self._federation.listings
+        known = broker_id in listings.directory.listings
+        return self.active and known and (broker_id == listings.gone or listings.directory.via(broker_id) is None)
 
     def _keep(self, broker_id: bytes) -> set[bytes]:
         found = self._away.get(broker_id)
         if found is None:
             timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
             found = self._away[broker_id] = (timer, set())
+            if self._node.now < self._news + UNHEARD:
+                self._graph.leaf(broker_id, only=True)
+            else:
+                self._node.schedule(self._node.now + UNHEARD, lambda now: self._go_around(timer))
         return found[1]
+
+    def _go_around(self, away: Timer | None) -> None:
+        """Have no messages pass through brokers that the tree has lost: the one with this timer, or all."""
+        for broker_id, (timer, _) in self._away.items():
+            if (away is None or timer is away) and self._graph.leaf(broker_id, only=True):
+                self._touch()
 
     def _forget(self, broker_id: bytes) -> None:
         del self._away[broker_id]
@@ -225,15 +242,15 @@ class Overlays:
             return
         self._next_review = now + REVIEW
         for peer, link in self.open.items():
-            cost, said = self._cost(link), self._said(peer)
-            if abs(cost - said) > max(DIFFERS_US, DIFFERS * said):
+            cost = self._cost(link)
+            if differs(cost, self._said(peer)):
                 self._post(peer, cost)
         if self.open:
             self._tell_relay()
 
     def _tell_relay(self) -> None:
         cost = MAX_COST if self._retired else THROUGH + self._load()
-        if abs(cost - self._told_relay) > max(DIFFERS_US, DIFFERS * self._told_relay):
+        if differs(cost, self._told_relay):
             self._told_relay = cost
             self._graph.relay(self._federation.own.id, cost)
             self._federation.listings.post(RELAY, cost.to_bytes(4, "big"))
@@ -296,9 +313,7 @@ class Overlays:
 
     def settle(self, now: float) -> bool:
         """Find ways anew if anything has changed, and tell those whose messages come another way; False when nothing was done."""
-        if not self._stale:
-            return False
-        if now < self._at:
+        if not self._stale or now < self._at:
             return False
         self._stale = False
         directory = self._federation.listings.directory
@@ -324,6 +339,13 @@ class Overlays:
         """A broker wants something more than we knew."""
         if self.active:
             self._learnt.setdefault(broker_id, []).append(topic_filter)
+            self.told()
+
+    def told(self) -> None:
+        """A filter has been posted, here or by somebody: brokers that the tree does not reach do not hear of it."""
+        self._news = self._node.now
+        if self._away:
+            self._go_around(None)
 
     def tell_late(self, now: float) -> None:
         """Have brokers ask for what has passed here lately and did not go to them: who sent it to us may have known what they
@@ -355,7 +377,11 @@ class Overlays:
         for broker, origin in found:
             link = self.link_to(origin, broker)
             if link is not None:
-                self._federation.listings.send_over(link, broker, CHANGED, origin)
+                self._tell(link, broker, origin)
+
+    def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
+        """Tell a broker, over this link, that an origin's messages come another way to it from here on."""
+        self._federation.listings.send_over(link, broker, CHANGED, origin)
 
     # ---------------------------------------------------------------- found anew
 
@@ -380,7 +406,7 @@ class Overlays:
                 # Over the old way, too: it may go on for others, and bring the broker what is newer than what takes the new one.
                 for over in dict.fromkeys((before, link)):
                     if over is not None and (over not in self._broken or over is link) and over.state == "up":
-                        listings.send_over(over, broker, CHANGED, origin)
+                        self._tell(over, broker, origin)
             if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
                 streams.changed(origin)
 
@@ -394,11 +420,10 @@ class Overlays:
     def _leave(self, reachable: Iterable[bytes]) -> None:
         """Go back to the tree: somebody routes otherwise. Who gets anything from here is told ahead of it: over the ways of up to
         now, on which others may go on, and over those of the tree."""
-        listings = self._federation.listings
         for origin, ways in self._ways.items():
             for broker, link in ways.next.items():
                 if link not in self._broken and link.state == "up":
-                    listings.send_over(link, broker, CHANGED, origin)
+                    self._tell(link, broker, origin)
         self.active = False
         self._ways.clear()
         for broker in list(self._away):
@@ -413,14 +438,14 @@ class Overlays:
         """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it may be ahead of others: a
         neighbour replays what is wanted here, or knows another graph. Those behind us are told before they get it."""
         origin = split_key(key)[0]
-        ways = self._ways.get(origin) or self.ways(origin)
+        ways = self.ways(origin)
         if link is ways.parent:
             ways.strange = False
         elif not ways.strange:
             ways.strange = True
             for broker, onward in ways.next.items():
                 if onward is not link:
-                    self._federation.listings.send_over(onward, broker, CHANGED, origin)
+                    self._tell(onward, broker, origin)
 
     def link_for(self, message: bytes) -> Link | None:
         """Return the link that a message to one broker takes which must not leave the way of an origin's messages."""
@@ -428,10 +453,15 @@ class Overlays:
         if kind == BREAK:  # of a broker that takes the tree: whatever it passes on comes another way to the receiver
             for origin, ways in list(self._ways.items()):
                 if (link := ways.next.get(receiver)) is not None:
-                    self._federation.listings.send_over(link, receiver, CHANGED, origin)
+                    self._tell(link, receiver, origin)
             return None
         if kind == CHANGED:
             return self.link_to(message[18:26], receiver)
         ways = self.ways(sender)
         ways.strange = False  # behind an answer everything has to come from the parent again
         return ways.next.get(receiver)
+
+
+def differs(cost: int, said: int) -> bool:
+    """Whether a cost (us) is so far from what was told that it is told again."""
+    return abs(cost - said) > max(DIFFERS_US, DIFFERS * said)

@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 
+class Budget:
+    """Units of work that may be spent: `burst` at once and `per_second` for long; below zero nothing is left."""
+
+    __slots__ = ("_at", "_burst", "_per_second", "left")
+
+    def __init__(self, burst: float, per_second: float, now: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._at = now
+        self.left = burst
+
+    def earn(self, now: float, shares: int = 1) -> None:
+        """Add what the time since the last call has brought, for so many that spend."""
+        earned = max(0.0, now - self._at) * shares * self._per_second
+        self.left = min(shares * self._burst, self.left + earned)
+        self._at = now
+
+
 class Rate:
     """So many a second, with bursts of as many (a token bucket). Times in s."""
 

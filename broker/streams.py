@@ -27,6 +27,7 @@ from broker.listings import BEHIND, KNOWN, LIVE, ROUTING, STATE
 from broker.log import read_link_packets
 from broker.message import Message
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, split_key, subtract
+from broker.rate import Budget
 from broker.records import UPTO, Handler
 from broker.wire.errors import MalformedPacket
 
@@ -188,8 +189,7 @@ class Streams:
         self.active = federation.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
         self._number = 0
-        self._allowance = limits.LINK_REQUESTS  # of work to answer questions,
-        self._allowed_at = node.now  # as of then (s)
+        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)  # of work to answer questions
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
@@ -241,6 +241,10 @@ class Streams:
     def _all(self) -> Iterable[Stream]:
         return [window.stream for window in self.federation.relay.vector.values() if window.stream is not None]
 
+    def _of(self, broker_id: bytes) -> Iterable[Stream]:
+        """Return the streams of all lives of a broker."""
+        return [stream for stream in self._all() if stream.broker_id == broker_id]
+
     # ---------------------------------------------------------------- ways
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
@@ -267,10 +271,9 @@ class Streams:
 
     def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
-        for stream in self._all():
-            if stream.broker_id == broker_id:
-                stream.since = self.node.now
-                self.lose(stream)
+        for stream in self._of(broker_id):
+            stream.since = self.node.now
+            self.lose(stream)
 
     def entering(self, link: Link) -> None:
         """A link is about to enter the live stream: what goes over it from now on is not what went there before."""
@@ -298,9 +301,8 @@ class Streams:
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
             raise MalformedPacket("message of another way is truncated")
-        for stream in self._all():
-            if stream.broker_id == body:
-                self.lose(stream)
+        for stream in self._of(body):
+            self.lose(stream)
 
     def lose(self, stream: Stream) -> None:
         """What comes of an origin may not be all any more."""
@@ -326,8 +328,8 @@ class Streams:
     # ---------------------------------------------------------------- time
 
     def _arm_all(self, broker_id: bytes) -> None:
-        for stream in self._all():
-            if stream.broker_id == broker_id and stream.source is None:
+        for stream in self._of(broker_id):
+            if stream.source is None:
                 self.arm(stream)
 
     def arm(self, stream: Stream) -> None:
@@ -406,11 +408,8 @@ class Streams:
         key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
         if key not in relay.ours or key not in relay.vector:
             return
-        links = max(1, len(self.federation.links))  # as much as all neighbours may ask for
-        earned = max(0.0, now - self._allowed_at) * links * limits.LINK_REQUESTS_PER_SECOND
-        self._allowance = min(links * limits.LINK_REQUESTS, self._allowance + earned)
-        self._allowed_at = now
-        if self._allowance < 0:  # it asks again
+        self._budget.earn(now, max(1, len(self.federation.links)))  # as much as all neighbours may ask for
+        if self._budget.left < 0:  # it asks again
             self.federation.count("routed_dropped")
             return
         top = relay.vector[key].top
@@ -440,7 +439,7 @@ class Streams:
             size += len(data)
             self.node.counters.replayed += entry.count
         data = b"".join(parts)
-        self._allowance -= 1 + (relay.log.looked_at if lacks else 0) / 2000 + size / 50_000
+        self._budget.left -= 1 + (relay.log.looked_at if lacks else 0) / 2000 + size / 50_000
         more = more or len(data) > SMALL
         count = max(1, -(-len(data) // PART))
         for index in range(count):
@@ -454,7 +453,7 @@ class Streams:
         number, index, flags = int.from_bytes(body[12:16], "big"), int.from_bytes(body[16:20], "big"), body[20]
         top = int.from_bytes(body[21:27], "big")
         link = self.federation.listings.arriving
-        stream = next((s for s in self._all() if s.broker_id == sender and number in s.questions), None)
+        stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.source is not None or index != len(question.parts):
             return

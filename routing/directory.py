@@ -66,9 +66,10 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class Went:
-    """A broker is not reachable any more."""
+    """A broker is not reachable any more. keys: of all that it had posted."""
 
     id: bytes
+    keys: tuple[bytes, ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -436,7 +437,7 @@ class Directory:
             if old is None and new is not None:
                 self._events.append(Came(listing.id, new))
             elif new is None and old is not None:
-                self._events.append(Went(listing.id))
+                self._events.append(Went(listing.id, tuple(listing.entries)))
             elif new is not None and old != new:
                 self._events.append(Moved(listing.id, new))
 

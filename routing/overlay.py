@@ -35,12 +35,13 @@ class Tree:
 class Graph:
     """The links between brokers, as both their ends tell of them."""
 
-    __slots__ = ("_edges", "_relays", "_said", "own")
+    __slots__ = ("_edges", "_leaves", "_relays", "_said", "own")
 
     def __init__(self, own: bytes) -> None:
         self.own = own
         self._said: dict[bytes, dict[bytes, int]] = {}  # broker -> neighbour -> cost
         self._relays: dict[bytes, int] = {}
+        self._leaves: set[bytes] = set()
         self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None  # of both ends; None: to be found anew
 
     def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
@@ -68,6 +69,14 @@ class Graph:
         if self._said.pop(broker, None) is not None:
             self._edges = None
         self._relays.pop(broker, None)
+        self._leaves.discard(broker)
+
+    def leaf(self, broker: bytes, *, only: bool) -> bool:
+        """Have no way lead through a broker, only to it and from it, or again any; returns whether that is a change."""
+        if only == (broker in self._leaves):
+            return False
+        (self._leaves.add if only else self._leaves.discard)(broker)
+        return True
 
     def relay(self, broker: bytes, cost: int | None) -> None:
         """Take a broker's word for what a way through it costs on top (microseconds); None: nothing."""
@@ -87,10 +96,10 @@ class Graph:
         if self._edges is None:
             edges: dict[bytes, list[tuple[bytes, int]]] = {}
             for broker, said in self._said.items():
-                for neighbour, there in said.items():
-                    back = self._said.get(neighbour, {}).get(broker)
-                    if back is not None and neighbour != broker:
-                        edges.setdefault(broker, []).append((neighbour, max(there, back)))
+                for neighbour in said:
+                    cost = self.cost(broker, neighbour)
+                    if cost is not None and neighbour != broker:
+                        edges.setdefault(broker, []).append((neighbour, cost))
             self._edges = edges
         return self._edges
 
@@ -122,7 +131,7 @@ class Graph:
     def _parents(self, origin: bytes, hops: dict[bytes, int]) -> dict[bytes, bytes]:
         """Find the shortest ways from an origin: the broker before each one on its way. Fills `hops`, nearest first."""
         edges = self.edges()
-        relays = self._relays
+        relays, leaves = self._relays, self._leaves
         parents: dict[bytes, bytes] = {}
         heap: list[tuple[int, int, bytes, bytes]] = [(0, 0, origin, b"")]
         while heap:
@@ -132,6 +141,8 @@ class Graph:
             hops[broker] = steps
             if above:
                 parents[broker] = above
+                if broker in leaves:
+                    continue
                 cost += relays.get(broker, 0)
             for neighbour, edge in edges.get(broker, ()):
                 if neighbour not in hops:

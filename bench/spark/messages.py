@@ -107,12 +107,15 @@ def messages(events: Events) -> Messages:
 
 
 def _regular(events: Events, wanted: DataFrame, found: dict[int, dict[str, int]]) -> tuple[DataFrame, DataFrame]:
-    """Split subscriptions into those that hold for all of a run's publications and the others."""
+    """Split subscriptions into those that hold for all of a run's publications and those of receivers without such a one."""
     rows = [(number, about["first"], about["last"]) for number, about in found.items() if "first" in about]
     edges = small(events.spark, "no int, first long, last long", rows)
     with_edges = wanted.join(sf.broadcast(edges), "no")
     always = (sf.col("since") <= sf.col("first")) & (sf.col("until") > sf.col("last"))
-    return with_edges.where(always).drop("first", "last"), with_edges.where(~always).drop("first", "last")
+    regular = with_edges.where(always).drop("first", "last")
+    others = with_edges.where(~always).drop("first", "last")
+    # Spells do not overlap: one beside a spell that holds for all has seen no publication.
+    return regular, others.join(regular.select("no", "receiver", "topic"), ["no", "receiver", "topic"], "left_anti")
 
 
 def _expected(sent: DataFrame, published: DataFrame, regular: DataFrame, irregular: DataFrame | None) -> DataFrame:

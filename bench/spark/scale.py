@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,13 @@ select count(*), sum(n) - count(*), (select expected from w) - count(*), count(*
        approx_quantile(delay, [0.5, 0.9, 0.99, 0.999]::float[]) from o
 """
 """The core of the pipeline as one query: deliveries, duplicates, losses, order, mean delay, percentiles."""
+
+
+FIGURES = (
+    "delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms",
+    "delay_p999_ms",
+)  # fmt: skip
+"""What both are asked for, in the order of the query."""
 
 
 @dataclass
@@ -69,6 +77,17 @@ class Watch:
                 continue
 
 
+def _run(what: str, program: list[str]) -> tuple[float, int, Any]:
+    """Run a program, whose last line is JSON of its seconds and its answer; returns both, the most memory (bytes) between."""
+    process = subprocess.Popen([sys.executable, "-c", *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with Watch(process.pid) as watch:
+        out, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else f"{what} failed")
+    seconds, answer = json.loads(out.strip().splitlines()[-1])
+    return seconds, watch.most, answer
+
+
 _SPARK = """
 import json, sys, time
 from bench.spark.session import session
@@ -83,27 +102,8 @@ spark.stop()
 
 def ask_spark(folder: Path, rows: int, master: str, memory: str) -> Cost:
     """Aggregate in a process of its own; the session's start is not counted."""
-    import json
-
-    command = [sys.executable, "-c", _SPARK, str(folder), master, memory, str(rows)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with Watch(process.pid) as watch:
-        out, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "Spark failed")
-    seconds, run = json.loads(out.strip().splitlines()[-1])
-    names = (
-        "delivered",
-        "duplicates",
-        "lost",
-        "disordered",
-        "delay_mean_ms",
-        "delay_p50_ms",
-        "delay_p90_ms",
-        "delay_p99_ms",
-        "delay_p999_ms",
-    )
-    return Cost(seconds, watch.most, {name: run[name] for name in names})
+    seconds, memory_used, run = _run("Spark", [_SPARK, str(folder), master, memory, str(rows)])
+    return Cost(seconds, memory_used, {name: run[name] for name in FIGURES})
 
 
 _DUCK = """
@@ -120,29 +120,10 @@ print(json.dumps([time.monotonic() - began, [float(value) for value in row[:5]] 
 
 def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
     """Ask the same of DuckDB, in a process of its own."""
-    import json
-
     query = DUCK.format(files=f"{folder}/trace/*/*/*.parquet")
     with tempfile.TemporaryDirectory(dir=folder) as spill:
-        command = [sys.executable, "-c", _DUCK, "", query, memory, str(threads), spill]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with Watch(process.pid) as watch:
-            out, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else "DuckDB failed")
-    seconds, values = json.loads(out.strip().splitlines()[-1])
-    names = (
-        "delivered",
-        "duplicates",
-        "lost",
-        "disordered",
-        "delay_mean_ms",
-        "delay_p50_ms",
-        "delay_p90_ms",
-        "delay_p99_ms",
-        "delay_p999_ms",
-    )
-    return Cost(seconds, watch.most, dict(zip(names, values, strict=True)))
+        seconds, memory_used, values = _run("DuckDB", [_DUCK, "", query, memory, str(threads), spill])
+    return Cost(seconds, memory_used, dict(zip(FIGURES, values, strict=True)))
 
 
 def check(made: Made, cost: Cost) -> str:

@@ -268,6 +268,19 @@ class Cluster:
             print("\n".join(new[-LOG_LINES:]))
 
 
+@contextmanager
+def star_of(folder: Path, routing: str) -> Iterator[list[Broker]]:
+    """Three brokers that are all linked: the one between the ends of the tree, and the ends."""
+    with Cluster(folder, "--routing", routing) as cluster:
+        for _ in range(3):
+            cluster.add()
+        cluster.settle()
+        far = cluster.two_hops()
+        middle = next(broker for broker in cluster.brokers if broker not in far)
+        yield [middle, *far]
+        cluster.show()
+
+
 class Client:
     """paho-mqtt that waits for the answer to everything it asks and keeps every message."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.brokers import Broker, Client, Cluster, clients, until
+from tests.process.brokers import Broker, Client, clients, star_of, until
 
 MESSAGES = 200
 
@@ -15,14 +15,8 @@ MESSAGES = 200
 @pytest.fixture
 def star(tmp_path: Path) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves or a leaf and the one between."""
-    with Cluster(tmp_path, "--routing", "interest") as cluster:
-        for _ in range(3):
-            cluster.add()
-        cluster.settle()
-        far = cluster.two_hops()
-        middle = next(broker for broker in cluster.brokers if broker not in far)
-        yield [middle, *far]
-        cluster.show()
+    with star_of(tmp_path, "interest") as brokers:
+        yield brokers
 
 
 @pytest.fixture

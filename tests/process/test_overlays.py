@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.status import render
-from tests.process.brokers import Broker, Client, Cluster, clients, until
+from tests.process.brokers import Broker, Client, Cluster, clients, star_of, until
 
 MESSAGES = 200
 
@@ -16,15 +16,9 @@ MESSAGES = 200
 @pytest.fixture
 def star(tmp_path: Path) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves; all have links to each other."""
-    with Cluster(tmp_path, "--routing", "topic") as cluster:
-        for _ in range(3):
-            cluster.add()
-        cluster.settle()
-        far = cluster.two_hops()
-        middle = next(broker for broker in cluster.brokers if broker not in far)
-        until(lambda: all(broker.view()["overlays"]["active"] for broker in cluster.brokers), "overlays are active")
-        yield [middle, *far]
-        cluster.show()
+    with star_of(tmp_path, "topic") as brokers:
+        until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active")
+        yield brokers
 
 
 @pytest.fixture

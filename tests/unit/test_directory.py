@@ -62,7 +62,7 @@ class Net:
                     case Came(who, _):
                         assert who not in known
                         known[who] = dict(directory.listings[who].entries)
-                    case Went(who):
+                    case Went(who, _):
                         del known[who]
                     case Posted(who, key, None):
                         known[who].pop(key, None)

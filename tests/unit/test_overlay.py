@@ -66,6 +66,25 @@ def test_a_link_is_there_when_both_ends_say_so() -> None:
     found.post(B, A, None)  # once more is harmless
 
 
+def test_a_leaf_passes_nothing_on() -> None:
+    """It is reached, and its own messages go everywhere."""
+    found = graph(A, (A, B, 1), (B, C, 1), (A, C, 100))
+    assert found.tree(A).next == {B: B, C: B}
+    assert found.leaf(B, only=True)
+    assert not found.leaf(B, only=True)
+    assert found.tree(A).next == {B: B, C: C}
+    assert found.tree(B).next == {}
+    assert found.tree(B).parent == B
+    assert found.tree(C).parent == C
+    assert found.leaf(B, only=False)
+    assert found.tree(A).next == {B: B, C: B}
+    found.leaf(B, only=True)
+    found.forget(B)
+    found.post(B, A, 1)
+    found.post(B, C, 1)
+    assert found.tree(A).next == {B: B, C: B}
+
+
 def test_no_way() -> None:
     found = graph(A, (A, B, 1), (C, D, 1))
     tree = found.tree(C)
