@@ -91,7 +91,7 @@ class Overlays:
 
     __slots__ = (
         "_at", "_away", "_broken", "_federation", "_graph", "_learnt", "_news", "_next_review", "_node", "_others", "_retired",
-        "_stale", "_told_relay", "_ways", "active", "enabled", "open",
+        "_stale", "_told_relay", "_unheard", "_ways", "active", "enabled", "open",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -106,6 +106,7 @@ class Overlays:
         self._ways: dict[bytes, Ways] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}  # those that the tree has lost; neighbours they told of last
+        self._unheard: dict[bytes, Timer] = {}  # of these, the ones that messages still pass through
         self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have told of in this turn
         self._news = 0.0  # s; when somebody wanted something more, last
         self._broken: set[Link] = set()  # links that have closed since ways were found
@@ -159,7 +160,7 @@ class Overlays:
             self._node.cancel(away[0])
             for neighbour in away[1]:  # it has told anew what holds
                 self._graph.post(broker_id, neighbour, None)
-            self._graph.leaf(broker_id, only=False)
+            self._hears(broker_id)
         self._touch()
 
     def keeps(self, broker_id: bytes) -> bool:
@@ -174,20 +175,26 @@ class Overlays:
         if found is None:
             timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
             found = self._away[broker_id] = (timer, set())
-            if self._node.now < self._news + UNHEARD:
-                self._graph.leaf(broker_id, only=True)
-            else:
-                self._node.schedule(self._node.now + UNHEARD, lambda now: self._go_around(timer))
+            now = self._node.now
+            until = now if now < self._news + UNHEARD else now + UNHEARD
+            self._unheard[broker_id] = self._node.schedule(until, lambda _: self._go_around((broker_id,)))
         return found[1]
 
-    def _go_around(self, away: Timer | None) -> None:
-        """Have no messages pass through brokers that the tree has lost: the one with this timer, or all."""
-        for broker_id, (timer, _) in self._away.items():
-            if (away is None or timer is away) and self._graph.leaf(broker_id, only=True):
-                self._touch()
+    def _go_around(self, brokers: Iterable[bytes]) -> None:
+        """Have no messages pass through brokers that the tree has lost."""
+        for broker_id in brokers:
+            self._node.cancel(self._unheard.pop(broker_id))
+            self._graph.leaf(broker_id, only=True)
+        self._touch()
+
+    def _hears(self, broker_id: bytes) -> None:
+        if (timer := self._unheard.pop(broker_id, None)) is not None:
+            self._node.cancel(timer)
+        self._graph.leaf(broker_id, only=False)
 
     def _forget(self, broker_id: bytes) -> None:
         del self._away[broker_id]
+        self._hears(broker_id)
         self._graph.forget(broker_id)
         self._others.discard(broker_id)
         self._federation.interest.forget(broker_id)
@@ -344,8 +351,8 @@ class Overlays:
     def told(self) -> None:
         """A filter has been posted, here or by somebody: brokers that the tree does not reach do not hear of it."""
         self._news = self._node.now
-        if self._away:
-            self._go_around(None)
+        if self._unheard:
+            self._go_around(list(self._unheard))
 
     def tell_late(self, now: float) -> None:
         """Have brokers ask for what has passed here lately and did not go to them: who sent it to us may have known what they

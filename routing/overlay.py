@@ -71,12 +71,9 @@ class Graph:
         self._relays.pop(broker, None)
         self._leaves.discard(broker)
 
-    def leaf(self, broker: bytes, *, only: bool) -> bool:
-        """Have no way lead through a broker, only to it and from it, or again any; returns whether that is a change."""
-        if only == (broker in self._leaves):
-            return False
+    def leaf(self, broker: bytes, *, only: bool) -> None:
+        """Have no way lead through a broker, only to it and from it, or again any."""
         (self._leaves.add if only else self._leaves.discard)(broker)
-        return True
 
     def relay(self, broker: bytes, cost: int | None) -> None:
         """Take a broker's word for what a way through it costs on top (microseconds); None: nothing."""
