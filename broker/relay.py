@@ -205,8 +205,9 @@ class Relay:
             others = (k for k in self.vector if k != self.key)
             for oldest in nsmallest(limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
-        if boot > self.since and broker_id != self.federation.own.id:
-            # It began after us (boot numbers are seconds where they can be): what we have not heard of it, we missed.
+        if boot >= self.since and broker_id != self.federation.own.id:
+            # It began after us, or in the same second (boot numbers are seconds where they can be): what we have not heard of it,
+            # we missed, or it was published before anybody here had subscribed.
             window = self.vector[key] = Window(0, now, self.node.counters)
             self.federation.streams.met(key, window)
             return window

@@ -316,7 +316,7 @@ class Schedule:
                     if c.state == "up" and any(matches(i.filter, topic) for i in c.interests) and messages.joined(c, publisher)
                 }  # fmt: skip
         world.run(5.0)
-        messages.probes(first, expected)
+        messages.probes(first, expected, rested=self.ways.rested())
         if self.groups is None:
             self.ways.check(self.ledger.sent[first:])
         if self.groups is not None:

@@ -50,10 +50,14 @@ class Ways:
         links = ((h.index, k.peer) for h in hosts for key in keys for k in h.running.federation.interest.everywhere(key))
         return [(index, [self._index(peer.id)]) for index, peer in links if peer is not None]
 
+    def rested(self) -> bool:
+        """Whether all messages take the ways that they took when this began."""
+        return self.tree == self._tree()
+
     def check(self, sent: list[Sent]) -> None:
         """Report links that these messages, all that were published meanwhile, crossed in vain, not at all or too often."""
-        if self.tree != self._tree():
-            return  # it did not stay at rest
+        if not self.rested():
+            return
         expected: Counter[Way] = Counter()
         for message in sent:
             origin = self.world.hosts[message.life[0]]
