@@ -272,8 +272,11 @@ class Listings:
         if waiting > most:
             self._federation.count("routed_dropped")
             return False
-        if kind & KNOWN and self.directory.state(message[:8]) < message[18:30]:
-            return False
+        if kind & KNOWN:
+            if self.directory.state(message[:8]) < message[18:30]:
+                return False
+            if not on_overlay:
+                self._federation.streams.answered(message[8:16])
         if kind & BEHIND:
             link.send_behind(ROUTED, message)
         else:

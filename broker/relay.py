@@ -268,8 +268,11 @@ class Relay:
                 held = not here and sequence > stream.done
         overlays = self.federation.overlays
         if self.node.forwarding or overlays.active:
-            if overlays.active and (message.qos or message.retain):
-                overlays.came(key, link)
+            if message.qos or message.retain:
+                if overlays.active:
+                    overlays.came(key, link)
+                elif (stream := self.vector[key].stream) is not None and stream.source is not link:
+                    self.federation.streams.came(stream, link)
             self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
@@ -300,10 +303,12 @@ class Relay:
             if not data:
                 data = batch.for_links(key, sequence)
             self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
+            window = self.vector[key]
             if self.federation.overlays.active:
                 self.federation.overlays.came(key, link)
+            elif window.stream is not None and window.stream.source is not link:
+                self.federation.streams.came(window.stream, link)
             self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
-            window = self.vector[key]
             # So many were published before we met their origin, or are held for now.
             old = window.begin + 1 - sequence if window.stream is None else count - window.stream.take(link, sequence, count)
             if batch.topic[:1] != b"$" and old < count:

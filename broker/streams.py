@@ -95,7 +95,7 @@ class Stream:
 
     __slots__ = (
         "ask_at", "broke", "broker_id", "done", "free", "held", "kept", "kept_top", "key", "owed", "pause", "questions", "since",
-        "source", "streams", "timer", "window",
+        "source", "strange", "streams", "timer", "window",
     )  # fmt: skip
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
@@ -108,6 +108,7 @@ class Stream:
         self.kept: set[int] = set()  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
         self.source: Link | None = None  # what comes over it is whole and in order
+        self.strange = False  # those behind us know that messages came over another link than the tree's
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.broke = 0.0  # s; without a source since
@@ -303,6 +304,25 @@ class Streams:
             raise MalformedPacket("message of another way is truncated")
         for stream in self._of(body):
             self.lose(stream)
+
+    def came(self, stream: Stream, link: Link) -> None:
+        """Note that something is about to be passed on that did not come over the stream's source. If it is not the tree's way
+        either (retained messages take all links, also those that a repair has left in a circle) it may be ahead of others, and
+        those behind us, who trust that what comes from here is whole, are told before they get it."""
+        if link is self._ways.get(stream.broker_id):
+            stream.strange = False
+        elif not stream.strange:
+            stream.strange = True
+            listings = self.federation.listings
+            for listing in listings.directory.reachable():
+                onward = listings.link_to(listing.id)
+                if onward is not None and onward is not link and onward.live and listing.id != stream.broker_id:
+                    listings.send_over(onward, listing.id, CHANGED, stream.broker_id)
+
+    def answered(self, broker_id: bytes) -> None:
+        """Note that an answer of a broker is passed on: behind it everything has to come over the tree's way again."""
+        for stream in self._of(broker_id):
+            stream.strange = False
 
     def lose(self, stream: Stream) -> None:
         """What comes of an origin may not be all any more."""

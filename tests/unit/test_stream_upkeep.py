@@ -10,8 +10,8 @@ from broker import limits
 from broker.batch import Batch
 from broker.message import Message
 from broker.origin import Window, origin_key
-from broker.records import DIRECTORY, ROUTED
-from broker.streams import ASK
+from broker.records import DIRECTORY, ROUTED, decode_records
+from broker.streams import ANSWER, ASK, CHANGED
 from broker.wire import Property, Publish
 from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
@@ -108,3 +108,36 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     before = searched[0]
     neighbour.send(ping(question))
     assert searched[0] == before + 1
+
+
+def changes(neighbour: Neighbour) -> list[bytes]:
+    """What came, in order: origins whose messages come another way to the neighbour, and messages."""
+    found = []
+    for first, body in neighbour.take():
+        if first == 0xC0:
+            found += [text[18:] for kind, text in decode_records(body) if kind == ROUTED and text[17] == CHANGED]
+        elif first >> 4 == 3:
+            found.append(b"message")
+    return found
+
+
+def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> None:
+    """Retained messages take all links, in a circle, too, and overtake others there (seed 7004043); once, until an answer of the
+    origin has passed, behind which everything has to come over the tree's way."""
+    origin, circle, behind = (Neighbour(world, number) for number in (101, 102, 103))
+    for neighbour in (origin, circle, behind):
+        neighbour.child()
+        known(world, neighbour)
+    key = origin_key(bid(101), 2_000)
+    origin.send(message(key=key, sequence=1, first=0x33))
+    changes(behind)
+    circle.send(message(key=key, sequence=3, first=0x33))
+    assert changes(behind) == [bid(101), b"message"]
+    assert changes(circle) == [b"message"]
+    assert bid(101) not in changes(origin)
+    circle.send(message(key=key, sequence=5, first=0x33))
+    assert changes(behind) == [b"message"]
+    answer = bid(103) + bid(101) + bytes((0, ANSWER)) + bytes(12) + bytes(4) + bytes(4) + b"\1" + bytes(6)
+    origin.send(ping((ROUTED, answer)))
+    circle.send(message(key=key, sequence=7, first=0x33))
+    assert changes(behind) == [bid(101), b"message"]
