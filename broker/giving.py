@@ -43,8 +43,9 @@ AGAIN = 1.0
 LATE = 10.0
 """s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
 longer, and what is held from them until it ends comes from the log."""
-WHOLE_TIME = 2.0
-"""s after the begin of a move in which we wait until what comes here is whole, before we say what came since."""
+WHOLE_TIME = 3.0
+"""s after the begin of a move in which we wait until what comes here is whole, before we say what came since: longer than it
+takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
