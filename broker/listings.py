@@ -212,6 +212,7 @@ class Listings:
             if link is not None and link.state == "up":
                 link.add_record(DIRECTORY, message)
                 busy = True
+        self._federation.propagation.learnt(now)
         if not self._posted:
             self._federation.propagation.told(now)
         return busy
@@ -273,7 +274,8 @@ class Listings:
             self._federation.count("routed_dropped")
             return False
         if kind & KNOWN:
-            if self.directory.state(message[:8]) < message[18:30]:
+            # Of who cannot be reached over the tree, what is known is not used yet.
+            if self.directory.state(message[:8]) < message[18:30] or (on_overlay and self.directory.via(message[:8]) is None):
                 return False
             if not on_overlay:
                 self._federation.streams.answered(message[8:16])

@@ -20,7 +20,7 @@ from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.streams import Stream
+    from broker.stream import Stream
 
 ORIGIN = b"\x26\x00\x01o"
 MARK = ORIGIN + b"\x00\x18"

@@ -185,6 +185,7 @@ class Overlays:
         for broker_id in brokers:
             self._node.cancel(self._unheard.pop(broker_id))
             self._graph.leaf(broker_id, only=True)
+        self._at = 0.0
         self._touch()
 
     def _hears(self, broker_id: bytes) -> None:
@@ -406,15 +407,20 @@ class Overlays:
             old = self._ways.pop(origin, None)
             new = self.ways(origin)
             was = {b: listings.link_to(b) for b in new.next} if entered else {} if old is None else old.next
+            # What a new parent sends, and replays, is not what the old one would have sent for those behind us.
+            turned = origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken)
             for broker in {**was, **new.next}:
                 before, link = was.get(broker), new.next.get(broker)
-                if link is before and link not in self._broken:
+                if link is before and link not in self._broken and not turned:
                     continue
                 # Over the old way, too: it may go on for others, and bring the broker what is newer than what takes the new one.
-                for over in dict.fromkeys((before, link)):
-                    if over is not None and (over not in self._broken or over is link) and over.state == "up":
+                # Without a new one, over all that remain: somebody there may know another.
+                if before in self._broken:
+                    before = None
+                for over in dict.fromkeys((before, link, *(new.children if link is None else ()))):
+                    if over is not None and over.state == "up":
                         self._tell(over, broker, origin)
-            if origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken):
+            if turned:
                 streams.changed(origin)
 
     def _enter(self, reachable: Iterable[bytes]) -> None:

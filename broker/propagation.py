@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 WAIT = 0.3
 """s for which a SUBACK waits at most: several round trips of continents, and shorter than clients notice."""
 
+AT_ONCE = 0.1
+"""s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
+
 LOST = 1.0
 """s after which a wave that nobody waited for counts as lost: all that is posted later would wait for its answer."""
 
@@ -52,7 +55,7 @@ class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_confirmed", "_covers", "_federation", "_newest", "_node", "_number", "_planned", "_posted", "_rate", "_timer",
+        "_confirmed", "_covers", "_early", "_federation", "_newest", "_node", "_number", "_planned", "_posted", "_rate", "_timer",
         "_waiters", "_waves", "records",
     )  # fmt: skip
 
@@ -66,6 +69,7 @@ class Propagation:
         self._rate = Rate(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
+        self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
         self._timer: Timer | None = None
@@ -85,7 +89,7 @@ class Propagation:
             return False
         for topic_filter in filters:
             interest.changed(topic_filter, wanted=True)
-        if self._posted <= self._confirmed or not self._links():
+        if self._posted <= self._confirmed or not any(link.state == "up" for link in self._federation.links.values()):
             return False
         self._waiters.append((self._node.now + WAIT, self._posted, then))
         if self._timer is None:
@@ -101,11 +105,15 @@ class Propagation:
                     interest.changed(topic_filter, wanted=False)
 
     def _late(self, now: float) -> None:
-        if self._waiters and self._waiters[0][0] <= now and self._waiters[0][1] <= self._covers:
-            self._waves.pop(self._federation.own.id, None)  # somebody does not answer: what comes later is told by another one
-        while self._waiters and self._waiters[0][0] <= now:
-            self._node.counters.subscriptions_unconfirmed += 1
-            self._waiters.popleft()[2](now)
+        if self._waiters and self._waiters[0][0] <= now:
+            if self._waiters[0][1] <= self._covers:
+                self._waves.pop(self._federation.own.id, None)  # somebody hangs: what comes later is told by another one
+            # Whoever has not heard may pass on what others here want, and tell that it was all. Answers to questions that are
+            # asked from now on come only by way of those that know.
+            self._federation.streams.doubt()
+            while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
+                self._node.counters.subscriptions_unconfirmed += 1
+                self._waiters.popleft()[2](now)
         self._timer = self._node.schedule(self._waiters[0][0], self._late) if self._waiters else None
         if not self._federation.listings.unsaid:
             self.told(now)
@@ -119,6 +127,16 @@ class Propagation:
     def _links(self) -> list[Link]:
         return [link for link in self._federation.links.values() if link.forwarding and link.state == "up" and link.version > 1]
 
+    def learnt(self, now: float) -> None:
+        """Go on with waves that were here ahead of what they tell of."""
+        if self._early:
+            directory = self._federation.listings.directory
+            for broker, (link, body) in list(self._early.items()):
+                if directory.state(broker) >= body[8:20]:
+                    del self._early[broker]
+                    if link.state == "up":
+                        self._told_received(link, body, now)
+
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
         own = self._federation.own
@@ -127,9 +145,10 @@ class Propagation:
             return
         links = self._links()
         if not links:
-            self._confirmed = self._posted
-            self._release(now)
-            return
+            if not any(link.state == "up" for link in self._federation.links.values()):
+                self._confirmed = self._posted
+                self._release(now)
+            return  # else the tree is being repaired: whoever is there then is told
         if self._planned:
             return
         self._rate.per_second = WAVES / max(1, len(self._federation.listings.directory.reachable()))
@@ -160,6 +179,8 @@ class Propagation:
         own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
         directory = self._federation.listings.directory
         if not own and (broker not in directory.listings or directory.state(broker) < state):
+            if len(self._early) < MAX_BROKERS or broker in self._early:
+                self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
             return
         waiting = [other for other in self._links() if other is not link]
         if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
@@ -194,9 +215,9 @@ class Propagation:
                 self.told(now)
 
     def link_down(self, link: Link, now: float) -> None:
-        """A link is gone, or left the tree: nobody waits for its answer."""
+        """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again over the tree that is next."""
         for broker, wave in list(self._waves.items()):
-            if wave.source is link:
+            if wave.source is link or (wave.source is None and link in wave.waiting):
                 del self._waves[broker]
             elif link in wave.waiting:
                 self._answered(broker, wave, link, now)

@@ -88,6 +88,49 @@ def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPa
     assert not [at for at in learnt if 2.0 < at < 8.0]
 
 
+class Unheard(Meshed):
+    """b1's messages for b3 pass through b2. Somebody on b3 subscribes to something new while b2 cannot hear of it."""
+
+    def __init__(self, seed: int, events: list[Event]) -> None:
+        super().__init__(seed, 4, events, far(4, near=4.0, b1_b3=40.0, b1_b2=2.0, b2_b3=2.0))
+
+    def build(self) -> None:
+        super().build()
+        for client in self.clients:
+            if client.name.startswith("sub"):
+                client.filters = [("t/#", 2)]  # nobody knows the topic already
+        subscriber = self._client("late", self.hosts[3], filters=[], clean=True, receive_maximum=0)
+        publisher = self._client("other", self.hosts[1], clean=True)
+
+        def subscribe() -> None:
+            assert ways(self.hosts[1], self.hosts[1])["b3"] == "b2"
+            subscriber.filters.append(("new/#", 2))
+            subscriber.subscribe([("new/#", 2)])
+
+        self.world.after(3.2, subscribe)
+        for at in (3.6, 3.7, 3.8):
+            self.world.after(at, publisher.publish, "new/x", 2)
+
+
+@pytest.mark.parametrize(
+    "events",
+    (
+        [(3.0, lambda scene: scene.hosts[2].pause()), (4.0, lambda scene: scene.hosts[2].resume())],
+        [(3.0, lambda scene: scene.world.block(0, 2)), (9.0, lambda scene: scene._unblock(0, 2))],
+        [(3.0, lambda scene: scene.world.block(0, 2)), (4.2, lambda scene: scene._unblock(0, 2))],
+        [(3.0, lambda scene: scene.world.block(0, 2)), (4.2, kill(2))],
+    ),
+    ids=("it hangs", "the tree's link is cut", "shortly", "then it dies"),
+)
+def test_a_relay_that_has_not_heard(events: list[Event]) -> None:
+    """SUBACK comes after 0.3 s, and what is published after it arrives, although the relay drops it and sends newer messages."""
+    scene = Unheard(1, events)
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    (late,) = [client for client in scene.clients if client.name == "late"]
+    assert len([got for got in late.got if got.topic == "new/x"]) == 3
+
+
 class Joined(Meshed):
     """Brokers that route by topic, and one, the last, that comes later, routes otherwise, and goes."""
 

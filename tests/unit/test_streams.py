@@ -13,7 +13,8 @@ from broker import limits
 from broker.counters import Counters
 from broker.interest import Interest
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
-from broker.streams import Stream, Streams
+from broker.stream import Stream
+from broker.streams import Streams
 from tests.sim.schedule import Schedule
 
 NEAR: Any = SimpleNamespace(name="near")
