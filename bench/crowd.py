@@ -23,7 +23,7 @@ from bench.book import Book, Receiver
 from bench.clients import Client, Publisher, Subscriber
 from bench.netlab.lab import Lab
 from bench.scenario import Cell
-from bench.trace import Writer
+from bench.trace import TraceError, Writer
 from bench.workload import ClientSpec
 
 AGAIN = 0.25
@@ -211,12 +211,12 @@ class Crowd:
                 return
 
     def drain(self) -> None:
-        """Wait until everything has arrived, or nothing has for `drain` s."""
+        """Wait until everything has arrived, or nothing has for `drain` s, or orders say that it is over."""
         patience = max(flow.drain for flow in self.cell.flows.values())
         last, since = (-1, -1), time.monotonic()
         while True:
             flight = sum(len(publisher.flight) for publisher in self.publishers)
-            if self.book.outstanding <= 0 and not flight:
+            if (self.book.outstanding <= 0 and not flight) or self.orders.poll(0):
                 break
             state = (self.book.outstanding, flight)
             if state != last:
@@ -261,10 +261,14 @@ def run(lab: Lab, cell: Cell, specs: Sequence[ClientSpec], folder: Path, names: 
         os.setpriority(os.PRIO_PROCESS, 0, -5)
     gc.freeze()
     sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
-    with Writer(folder, process="generator-0", **names) as trace:
-        crowd = Crowd(lab, cell, specs, trace, orders)
-        with contextlib.suppress(EOFError, BrokenPipeError):  # nobody wants to know any more
-            _carry_out(crowd, orders)
+    try:
+        with Writer(folder, process="generator-0", **names) as trace:
+            crowd = Crowd(lab, cell, specs, trace, orders)
+            with contextlib.suppress(EOFError, BrokenPipeError):  # nobody wants to know any more
+                _carry_out(crowd, orders)
+    except (OSError, TraceError) as error:
+        with contextlib.suppress(OSError):
+            orders.send({"event": "failed", "failure": str(error)})
 
 
 def _carry_out(crowd: Crowd, orders: Connection) -> None:

@@ -14,6 +14,7 @@ from bench.trace import Writer
 
 BROKERS = ("b0", "b1", "b2", "b3", "b4")
 PUBLISHERS = 100
+LEAST_ROWS = 1000
 STEP_NS = 20_000  # between two messages of all publishers: 50,000 a second
 
 
@@ -34,8 +35,8 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
 
     One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than there are subscriptions.
     """
-    if rows < 1000:
-        raise ValueError("at least 1,000 rows")
+    if rows < LEAST_ROWS:
+        raise ValueError(f"at least {LEAST_ROWS:,} rows")
     rng = random.Random(seed)
     count = (rows - PUBLISHERS * subscribers) // (2 + subscribers)
     delays = [

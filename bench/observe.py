@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -52,6 +53,37 @@ def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozense
     return next(iter(views.values()))["root"] in ids
 
 
+@dataclass(slots=True)
+class Use:
+    """What one broker has used: s of CPU in so many s between samples; rss: resident bytes, the sum of all samples."""
+
+    seconds: float = 0.0
+    used: float = 0.0
+    rss: int = 0
+    samples: int = 0
+    last: tuple[int, float] | None = None
+
+    def add(self, at: int, cpu_s: float, rss: int) -> None:
+        """Take a sample: ns, s of CPU since the process began, bytes."""
+        if self.last is not None and at > self.last[0] and cpu_s >= self.last[1]:  # else it was started anew meanwhile
+            self.seconds += (at - self.last[0]) / 1e9
+            self.used += cpu_s - self.last[1]
+        self.last = (at, cpu_s)
+        self.rss += rss
+        self.samples += 1
+
+
+def mean_use(brokers: Iterable[Use]) -> dict[str, float | None]:
+    """Return broker_cpu and broker_rss (docs/traces.md): means over brokers of each one's mean; None where nothing was seen."""
+    seen = [use for use in brokers if use.samples]
+    cpu = [use.used / use.seconds for use in seen if use.seconds]
+    return {
+        "broker_cpu": sum(cpu) / len(cpu) if cpu else None,
+        "broker_cpu_max": max(cpu, default=None),
+        "broker_rss": sum(use.rss / use.samples for use in seen) / len(seen) if seen else None,
+    }
+
+
 class Observer:
     """Asks every broker again and again; `views` has the last answers."""
 
@@ -64,13 +96,15 @@ class Observer:
         """Pairs between which the run lets nothing pass,"""
         self.allowed_dead: set[str] = set()
         """and brokers that it has killed."""
-        self.cpu: dict[str, float] = {}
+        self.use: dict[str, Use] = {}
+        """What each broker has used since this was emptied,"""
         self.rss: dict[str, int] = {}
+        """and the most memory that it had."""
         self._taken: dict[str, int] = {}
         self._since = 0  # views older than this (ns) say nothing
         self._agreed = False
         self._roles: dict[tuple[str, str], str] = {}
-        self._processes: dict[str, tuple[int, psutil.Process, float]] = {}
+        self._processes: dict[str, tuple[int, psutil.Process]] = {}
         self._known_dead: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
@@ -223,9 +257,8 @@ class Observer:
                 continue
             known = self._processes.get(name)
             if known is None or known[0] != broker.starts:
-                base = self.cpu.get(name, 0.0)
                 try:
-                    known = self._processes[name] = (broker.starts, psutil.Process(process.pid), base)
+                    known = self._processes[name] = (broker.starts, psutil.Process(process.pid))
                 except psutil.Error:
                     continue
             try:
@@ -233,7 +266,7 @@ class Observer:
                     times, rss, threads = known[1].cpu_times(), known[1].memory_info().rss, known[1].num_threads()
             except psutil.Error:
                 continue
-            self.cpu[name] = known[2] + times.user + times.system
+            self.use.setdefault(name, Use()).add(at, times.user + times.system, rss)
             self.rss[name] = max(rss, self.rss.get(name, 0))
             self.trace.resources(at, name, "broker", times.user + times.system, rss, threads)
         for name, broker in self.lab.brokers.items():

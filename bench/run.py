@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from bench import rundir, runner, runtable, scenario
 from bench.netlab.brokers import KINDS
+from bench.netlab.lab import resolved
 from bench.netlab.namespaces import unsupported
-from bench.scenario import Cell, Scenario
+from bench.scenario import PARAMETERS, Cell, Scenario
 
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
@@ -39,6 +40,10 @@ class Job:
     def name(self) -> str:
         """For people."""
         return f"{self.scenario.name} {self.cell.name} r{self.repetition}"
+
+    def seed(self, arguments: argparse.Namespace) -> int:
+        """Of all that is drawn in it."""
+        return int(arguments.seed) * 1000 + self.repetition
 
     def guess(self) -> float:
         """s that it will take, by what is known beforehand."""
@@ -69,9 +74,11 @@ def main(arguments: argparse.Namespace) -> int:
     jobs = plan(arguments)
     if arguments.lab == "namespaces" and (reason := unsupported()):
         raise ValueError(f"--lab namespaces: {reason}")
-    if _left(jobs, arguments.resume) is None:
-        raise ValueError(f"{jobs[0].folder.parents[2]} has runs already: --resume, or another --out")
-    interrupted = _carry_out(jobs, arguments)
+    out = jobs[0].folder.parents[2]
+    with rundir.claimed(out):
+        if not _look(jobs, arguments):
+            raise ValueError(f"{out} has runs already: --resume, or another --out")
+        interrupted = _carry_out(jobs, arguments)
     report(jobs)
     if interrupted:
         return 130
@@ -89,13 +96,18 @@ def chosen(names: list[str], short: bool) -> list[Scenario]:
     """The scenarios meant by names: their own, a paper's, "papers", "all", or files. ValueError in one line."""
     known = {name.lower(): name for name in scenario.PAPERS if name}
     found: dict[str, Scenario] = {}
+    files: dict[str, Path] = {}
     for name in names:
         if name in ("all", "papers") or name.lower() in known:
             every = [scenario.load(each, short) for each in scenario.shipped()]
-            wanted = [s for s in every if name == "all" or (s.paper if name == "papers" else s.paper == known[name.lower()])]
+            own = [s for s in every if name == "all" or (s.paper if name == "papers" else s.paper == known[name.lower()])]
+            wanted = [(each, scenario.path_of(each.name)) for each in own]
         else:
-            wanted = [scenario.load(name, short)]
-        found |= {each.name: each for each in wanted}
+            wanted = [(scenario.load(name, short), scenario.path_of(name))]
+        for each, path in wanted:
+            if not path.samefile(files.setdefault(each.name, path)):
+                raise ValueError(f"{files[each.name]} and {path} are both called {each.name!r}, and so would be their folders")
+            found[each.name] = each
     return list(found.values())
 
 
@@ -111,9 +123,11 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
             raise ValueError(f"--only {text}: expected FACTOR=VALUE")
         only.setdefault(key, set()).add(value)
     jobs = []
-    for each in chosen(arguments.name, arguments.short):
+    scenarios = chosen(arguments.name, arguments.short)
+    _check_only(only, [cell for each in scenarios for cell in each.cells])
+    for each in scenarios:
         for cell in each.cells:
-            if not all(str(cell.factors.get(key, getattr(cell.main, key, ""))) in values for key, values in only.items()):
+            if not all(spellings(cell, key) & values for key, values in only.items()):
                 continue
             for repetition in range(1, (arguments.repeat or each.repetitions) + 1):
                 jobs.append(Job(each, cell, repetition, out / each.name / cell.name / f"r{repetition}"))
@@ -122,18 +136,45 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
     return jobs
 
 
-def _left(jobs: list[Job], resume: bool) -> list[Job] | None:
-    """Runs that are still to be made; None if there are some in the way. Fills in what is finished."""
-    left = []
+def spellings(cell: Cell, key: str) -> set[str]:
+    """How a factor's or parameter's value may be written: as the table and the folder show it, or as in a file."""
+    value = cell.factors.get(key, getattr(cell.main, key) if key in PARAMETERS else None)
+    return {str(value), scenario.short(value), str(value).lower()} if value is not None else set()
+
+
+def _check_only(only: dict[str, set[str]], cells: list[Cell]) -> None:
+    for key, values in only.items():
+        there = [spellings(cell, key) for cell in cells]
+        for value in sorted(values):
+            if not any(there):
+                known = dict.fromkeys(name for cell in cells for name in cell.factors)
+                raise ValueError(f"--only {key}={value}: unknown factor {key!r}: one of {', '.join(known) or 'none'}")
+            if not any(value in each for each in there):
+                shown = dict.fromkeys(
+                    scenario.short(cell.factors.get(key, getattr(cell.main, key, "")))
+                    for cell, each in zip(cells, there, strict=True) if each
+                )  # fmt: skip
+                raise ValueError(f"--only {key}={value}: {key} is one of {', '.join(shown)}")
+
+
+def _look(jobs: list[Job], arguments: argparse.Namespace) -> bool:
+    """Fill in what is finished; False if there are runs in the way."""
+    ways: dict[bool, str] = {}
     for job in jobs:
+        if not arguments.resume:
+            if rundir.taken(job.folder):
+                return False
+            continue
         record = rundir.read(job.folder)
-        if record is not None and not resume:
-            return None
-        if record is not None and (record.get("status"), record.get("fingerprint")) == (rundir.COMPLETE, job.cell.fingerprint()):
+        if record is None or record.get("status") != rundir.COMPLETE:
+            continue
+        network = job.cell.topology.network
+        if network not in ways:
+            ways[network] = resolved(job.cell.topology, arguments.lab)[0]
+        same = (rundir.SCHEMA, job.cell.fingerprint(), job.seed(arguments), ways[network])
+        if tuple(map(record.get, ("schema", "fingerprint", "seed", "lab"))) == same:
             job.record = record
-        else:
-            left.append(job)
-    return left
+    return True
 
 
 def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
@@ -149,19 +190,21 @@ def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
                 carry_out(job, arguments, common, bar)
             except KeyboardInterrupt:
                 return True
+            except OSError as error:  # nothing can be written any more
+                _failed(job, rundir.unwritable(error))
+                return False
             finally:
                 bar.end(job, time.monotonic() - began)
     return False
 
 
 def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress) -> None:
-    """Make one run in a process of its own, and read what came of it."""
-    rundir.fresh(job.folder)
+    """Make one run in a process of its own, and read what came of it. Raises OSError when its folder cannot be written."""
     cell = job.cell
     record: dict[str, Any] = {
         **common, "run": rundir.new_id(), "scenario": job.scenario.name, "title": job.scenario.title,
         "paper": job.scenario.paper,
-        "cell": cell.factors, "repetition": job.repetition, "seed": arguments.seed * 1000 + job.repetition,
+        "cell": cell.factors, "repetition": job.repetition, "seed": job.seed(arguments),
         "short": arguments.short,
         "broker": cell.main.broker, "routing": KINDS[cell.main.broker].routing, "parameters": cell.as_dict(),
         "fingerprint": cell.fingerprint(), "topology": cell.topology.as_dict(), "figure": job.scenario.figure,
@@ -170,6 +213,7 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
         "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(), "summary": {}, "processes": [],
     }  # fmt: skip
     job.record = record
+    rundir.fresh(job.folder)
     ours, theirs = _fork.Pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -182,7 +226,11 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
     while process.is_alive():
         try:
             if ours.poll(0.2):
-                bar.stage(job, ours.recv())
+                said = ours.recv()
+                if isinstance(said, tuple):
+                    reason = said[1]
+                else:
+                    bar.stage(job, said)
         except EOFError:
             process.join(10)
             if process.is_alive():
@@ -200,26 +248,36 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
             process.join(15)
             process.kill()
     process.join()
+    with suppress(EOFError):
+        while ours.poll(0):
+            if isinstance(said := ours.recv(), tuple):
+                reason = said[1]
     _conclude(job, process.exitcode, reason)
     if interrupted:
         raise KeyboardInterrupt
 
 
 def _conclude(job: Job, code: int | None, reason: str) -> None:
-    record = rundir.read(job.folder) or job.record
+    record = job.record = rundir.read(job.folder) or job.record
     assert record is not None
     if record["status"] == rundir.RUNNING or reason:
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        record["status"] = rundir.FAILED
-        record["failures"].append(reason or f"the run's process {how}")
-        record["ended"] = time.time()
+        _failed(job, reason or f"the run's process {how}")
         rundir.write(job.folder, record)
-    job.record = record
+
+
+def _failed(job: Job, reason: str) -> None:
+    assert job.record is not None
+    job.record["status"] = rundir.FAILED
+    if reason not in job.record["failures"]:
+        job.record["failures"].append(reason)
+    job.record["ended"] = time.time()
 
 
 def report(jobs: list[Job]) -> None:
     """Print the tables, and every failure."""
     done = [job for job in jobs if job.record is not None]
+    said = []
     for each in dict.fromkeys(job.scenario.name for job in done):
         own = [job for job in done if job.scenario.name == each]
         records = [job.record for job in own if job.record is not None]
@@ -227,13 +285,18 @@ def report(jobs: list[Job]) -> None:
         print(runtable.text(f"{each}: {own[0].scenario.title}", headings, lines))
         for table in runtable.phases(records) + runtable.ratios(records):
             print(table)
-    wrong = runtable.failures(job.record for job in done if job.record is not None)
-    if wrong:
+        said += runtable.failures(records) + runtable.remarks(records, own[0].scenario.show)
+    out = jobs[0].folder.parents[2]
+    undone = [job for job in jobs if job.record is None or job.record["status"] == rundir.INTERRUPTED]
+    if undone:
+        names = undone[0].name if len(undone) == 1 else f"{undone[0].name} to {undone[-1].name}"
+        said.append(f"{len(undone)} of {len(jobs)} runs were not made ({names}): the same with --out {out} --resume makes them")
+    if said:
         print()
-    for line in wrong:
+    for line in said:
         print(line)
     if done:
-        print(f"\nruns are in {done[0].folder.parents[2]}")
+        print(f"\nruns are in {out}")
 
 
 class Progress(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -10,13 +12,15 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from bench.netlab.brokers import search_path
 
-SCHEMA = 1
+SCHEMA = 2
+"""of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with newer ones."""
 COMPLETE, FAILED, NOT_AVAILABLE, INTERRUPTED, RUNNING = "complete", "failed", "not available", "interrupted", "running"
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,15 +35,60 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def write(folder: Path, run: dict[str, Any]) -> None:
-    """Write run.json in one go."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write run.json in one go. Raises OSError that names it."""
     part = folder / ".run.json.part"
-    part.write_text(json.dumps(run, indent=1, default=str) + "\n")
-    part.rename(folder / "run.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(run, indent=1, default=str) + "\n")
+        part.rename(folder / "run.json")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(folder / "run.json")) from None
+
+
+def unwritable(error: OSError) -> str:
+    """Say in one line what cannot be written."""
+    return f"cannot write {error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def taken(folder: Path) -> bool:
+    """Whether there is anything in a run's folder, readable or not."""
+    try:
+        return any(folder.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Have a folder of results for this command alone; made if need be. Raises ValueError in one line.
+
+    Runs are forked with the lock: it is free when the last of them has ended, even if the command itself was killed before.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is no folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise ValueError(f"--out {out}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--out {out}: another `bench run` is at work there") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def fresh(folder: Path) -> None:
-    """Remove what an earlier attempt has left."""
+    """Remove what an earlier attempt has left. Raises OSError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 

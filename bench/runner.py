@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,14 +19,15 @@ from bench import crowd, rundir
 from bench.load import packets
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
-from bench.observe import Observer
+from bench.observe import Observer, mean_use
 from bench.scenario import Cell
-from bench.striking import STRIKES, Striker
-from bench.trace import Writer
+from bench.striking import Striker, repair, repairs
+from bench.trace import TraceError, Writer
 from bench.workload import clients
 
 AGREE_SECONDS = 30.0
 BRIDGE_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
 _fork = multiprocessing.get_context("fork")
 
 
@@ -61,6 +63,8 @@ class Generator:
             try:
                 while self._conn.poll(0):
                     message: dict[str, Any] = self._conn.recv()
+                    if message["event"] == "failed":
+                        raise RunError(f"generator-0: {message['failure']}")
                     if message["event"] == event:
                         return message
                     self.heard(message)
@@ -82,14 +86,21 @@ class Generator:
         with suppress(OSError):
             self._conn.send(what)
 
-    def end(self) -> None:
-        """End the process: by itself, so that its trace is complete; if it does not, by force."""
+    def end(self) -> str:
+        """End the process: by itself, so that its trace is complete; else by force. Returns what it says went wrong."""
         self.say(None)
-        self._conn.close()
         self.process.join(10)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        failure = ""
+        with suppress(EOFError, OSError):
+            while self._conn.poll(0):
+                message = self._conn.recv()
+                if message["event"] == "failed":
+                    failure = f"generator-0: {message['failure']}"
+        self._conn.close()
+        return failure
 
 
 class Run:
@@ -119,7 +130,7 @@ class Run:
         except UnavailableError as error:
             record["status"] = rundir.NOT_AVAILABLE
             record["failures"].append(str(error))
-        except (RunError, LabError, OSError, ValueError) as error:
+        except (RunError, LabError, TraceError, OSError, ValueError) as error:
             record["status"] = rundir.FAILED
             record["failures"].append(str(error))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -201,7 +212,8 @@ class Run:
         try:
             await self._load(lab, trace, observer, striker, faults, generator, spared)
         finally:
-            await asyncio.to_thread(generator.end)
+            if failure := await asyncio.to_thread(generator.end):
+                record["failures"].append(failure)
         self._judge(observer, striker)
 
     async def _load(
@@ -221,8 +233,9 @@ class Run:
         if ready["failure"]:
             raise RunError(ready["failure"])
         record["measure_from_ns"] = time.monotonic_ns()
+        observer.use.clear()
         observer.sample()
-        before, cpu = lab.totals(), dict(observer.cpu)  # the trace has both as well
+        before = lab.totals()  # the trace has both as well
         start = time.monotonic() + 0.05
         self.stage("load")
         generator.say(start)
@@ -232,7 +245,7 @@ class Run:
             await generator.hear("published", cell.duration() + 60)
             over = time.monotonic()
             observer.sample()
-            after, used = lab.totals(), dict(observer.cpu)
+            after, used = lab.totals(), mean_use(observer.use.values())
             record["measure_to_ns"] = time.monotonic_ns()
             self.stage("drain")
             done = await generator.hear("done", 120 + 3 * self.flow.drain)
@@ -247,10 +260,7 @@ class Run:
         summary |= {key: done[key] for key in ("flows", "interruptions", "skipped")}
         seconds = over - start
         summary["seconds"] = seconds
-        summary["broker_cpu"] = sum(used.values()) - sum(cpu.get(name, 0.0) for name in used)
-        summary["broker_cpu"] /= seconds
-        summary["broker_cpu_max"] = max(((used[name] - cpu.get(name, 0.0)) / seconds for name in used), default=0.0)
-        summary["broker_rss"] = max(observer.rss.values(), default=None)
+        summary |= used
         summary["generator_cpu"] = done["generator_cpu"]
         if done["opened"]:
             self._opened(done["opened"], rss)
@@ -288,16 +298,10 @@ class Run:
         """Repair times, and promises of the broker under test that were broken: findings, while the run itself went well."""
         summary, record = self.record["summary"], self.record
         if observer.asks:
-            repairs = []
-            for number, (at, kind, target) in enumerate(striker.struck):
-                if kind in STRIKES:
-                    until = next((when for when, what, _ in striker.struck[number + 1 :] if what in STRIKES), None)
-                    found = next((a for a in observer.agreements if a > at and (until is None or a < until)), None)
-                    repairs.append({"kind": kind, "target": target, "seconds": (found - at) / 1e9 if found is not None else None})
-            summary["repairs"] = repairs
-            known = [each["seconds"] for each in repairs if each["seconds"] is not None]
-            if known:
-                summary["repair_s"] = max(known)
+            summary["repairs"] = repairs(striker.struck, observer.agreements)
+            summary["repair_s"], why = repair(summary["repairs"])
+            if why and summary["repairs"]:
+                summary["missing"] = {"repair_s": why}
         for name, flow in summary["flows"].items():
             qos = self.cell.flows[name].qos
             what = f"flow {name}: " if name else ""
@@ -348,7 +352,10 @@ def _says(lab: Lab, broker: str, topic: str, wanted: bytes) -> bool:
 
 
 def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
-    """The process (forked): its own group's Ctrl-C is its parent's business, who sends SIGTERM."""
+    """The process (forked). Its own group's Ctrl-C is its parent's business, who sends SIGTERM; the kernel does if that has died.
+
+    tell: takes stages (str), and ("failed", REASON) when run.json cannot be written.
+    """
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -356,5 +363,20 @@ def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connec
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    with suppress(KeyboardInterrupt):
+    try:
+        _end_with_parent()
         Run(cell, folder, record, way, tell).carry_out()
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        with suppress(OSError):
+            tell.send(("failed", rundir.unwritable(error)))
+
+
+def _end_with_parent() -> None:
+    """Be sent SIGTERM when the parent dies. Raises KeyboardInterrupt if it has died before that was asked for."""
+    parent = multiprocessing.parent_process()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if parent is not None and os.getppid() != parent.pid:
+        raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What `mqttree bench run` prints: one line for each cell, over its repetitions, and every failure. Pure."""
+"""What `mqttree bench run` prints: one line for each cell, over its complete runs, and all that is not in a figure. Pure."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "control_bytes": ("signalling B", _summary("links", "control_bytes"), ",.0f"),
     "data_bytes": ("data B", _summary("links", "data_bytes"), ",.0f"),
     "boot_bytes": ("boot B", _summary("boot", "control_bytes"), ",.0f"),
-    "broker_cpu": ("CPU (cores)", _summary("broker_cpu"), ".3f"),
-    "broker_rss": ("RSS MB", lambda r: (v / 1e6) if (v := r["summary"].get("broker_rss")) else None, ",.1f"),
+    "broker_cpu": ("cores/broker", _summary("broker_cpu"), ".3f"),
+    "broker_rss": ("RSS MB/broker", lambda r: (v / 1e6) if (v := r["summary"].get("broker_rss")) else None, ",.1f"),
     "generator_cpu": ("generator CPU", _summary("generator_cpu"), ".2f"),
     "convergence_s": ("convergence s", _summary("convergence_s"), ".3f"),
     "repair_s": ("repair s", _summary("repair_s"), ".3f"),
@@ -66,13 +66,23 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
 USUAL = ("delay_mean_ms", "delay_p99_ms", "delivered_per_s", "lost", "duplicates", "control_bytes", "data_bytes", "broker_cpu")
 
 
-def cell_text(values: Sequence[float | None], form: str) -> str:
-    """Mean, and its standard deviation where there are several; "-" without any value."""
+def _complete(record: Record) -> bool:
+    return record.get("status") == "complete"
+
+
+def _of(count: int, runs: int) -> str:
+    """How many of so many runs, where that is not all."""
+    return "" if count == runs else f" ({count}/{runs})"
+
+
+def cell_text(values: Sequence[float | None], form: str, runs: int) -> str:
+    """Mean, its standard deviation where there are several, and n/N where it is not of all `runs`; "-" without any value."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
     mean = format(statistics.fmean(known), form)
-    return mean if len(known) < 2 else f"{mean} ±{format(statistics.stdev(known), form)}"
+    deviation = "" if len(known) < 2 else f" ±{format(statistics.stdev(known), form)}"
+    return mean + deviation + _of(len(known), runs)
 
 
 def status_text(records: Sequence[Record]) -> str:
@@ -87,7 +97,7 @@ def status_text(records: Sequence[Record]) -> str:
 
 
 def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """(headings, lines) of one scenario's runs; figures are of complete and of failed runs, the latter's state says so."""
+    """(headings, lines) of one scenario's runs; figures are of complete runs only, and say of how many where that is not all."""
     names = [name for name in (show or USUAL) if name in COLUMNS]
     groups: dict[tuple[tuple[str, str], ...], list[Record]] = {}
     for record in records:
@@ -99,7 +109,7 @@ def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], lis
         line = [values.get(factor, "") for factor in factors]
         for name in names:
             _, figure, form = COLUMNS[name]
-            line.append(cell_text([figure(record) for record in own], form))
+            line.append(cell_text([figure(record) for record in own if _complete(record)], form, len(own)))
         lines.append([*line, str(len(own)), status_text(own)])
     return [*factors, *(COLUMNS[name][0] for name in names), "runs", "state"], lines
 
@@ -116,16 +126,18 @@ def text(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) ->
 
 
 def phases(records: Iterable[Record]) -> list[str]:
-    """Bytes by phase of runs that have phases, the mean over runs, as a table's lines."""
+    """Bytes by phase of runs that have phases, the mean over complete runs, as a table's lines."""
     groups: dict[str, dict[str, list[Record]]] = {}
+    runs: dict[str, int] = {}
     for record in records:
-        for phase in record["summary"].get("phases", []):
-            cell = ", ".join(f"{key}={value}" for key, value in record["cell"].items())
+        cell = ", ".join(f"{key}={value}" for key, value in record["cell"].items())
+        runs[cell] = runs.get(cell, 0) + 1
+        for phase in record["summary"].get("phases", []) if _complete(record) else []:
             groups.setdefault(cell, {}).setdefault(phase["name"], []).append(phase)
     lines = []
     for cell, own in groups.items():
         table = [
-            [name, *(f"{statistics.fmean(phase[key] for phase in each):,.1f}" for key in _PHASE_KEYS)]
+            [f"{name}{_of(len(each), runs[cell])}", *(f"{statistics.fmean(p[key] for p in each):,.1f}" for key in _PHASE_KEYS)]
             for name, each in own.items()
         ]
         lines.append(text(f"bytes by phase: {cell}", ["phase", "seconds", "signalling B", "data B", "IP B"], table))
@@ -133,32 +145,57 @@ def phases(records: Iterable[Record]) -> list[str]:
 
 
 def ratios(records: Iterable[Record]) -> list[str]:
-    """Each flow's rate in the mix over its rate alone (Hetero's figure), means over runs, as a table; [] without a mix."""
+    """Each flow's rate in the mix over its rate alone (Hetero's figure), means of complete runs, as a table; [] without a mix."""
     rates: dict[str, dict[tuple[str, str], list[float]]] = {}
+    runs: dict[tuple[str, str], int] = {}
     for record in records:
         mix = str(record["cell"].get("mix", ""))
         rest = ", ".join(f"{key}={value}" for key, value in record["cell"].items() if key != "mix")
-        for flow, figures in record["summary"].get("flows", {}).items():
+        runs[rest, mix] = runs.get((rest, mix), 0) + 1
+        for flow, figures in record["summary"].get("flows", {}).items() if _complete(record) else ():
             if mix and figures.get("delivered_per_s") is not None:
                 rates.setdefault(rest, {}).setdefault((mix, flow), []).append(figures["delivered_per_s"])
     table = []
     for rest, own in rates.items():
         for (mix, flow), values in own.items():
-            alone, mixed = statistics.fmean(own.get((flow, flow), [0.0])), statistics.fmean(values)
+            single = own.get((flow, flow), [0.0])
+            alone, mixed = statistics.fmean(single), statistics.fmean(values)
             if mix != flow and alone:
-                table.append([rest, mix, flow, f"{alone:,.1f}", f"{mixed:,.1f}", f"{mixed / alone:.2f}"])
+                apart = f"{alone:,.1f}{_of(len(single), runs.get((rest, flow), 0))}"
+                table.append([rest, mix, flow, apart, f"{mixed:,.1f}{_of(len(values), runs[rest, mix])}", f"{mixed / alone:.2f}"])
     headings = ["cell", "mix", "flow", "alone/s", "in the mix/s", "ratio"]
     return [text("throughput in the mix against alone", headings, table)] if table else []
+
+
+def _name(record: Record) -> str:
+    cell = ",".join(f"{key}={value}" for key, value in record["cell"].items())
+    return f"{record['scenario']} {cell} r{record['repetition']}"
 
 
 def failures(records: Iterable[Record]) -> list[str]:
     """One line for everything that did not go as it should."""
     lines = []
     for record in records:
-        cell = ",".join(f"{key}={value}" for key, value in record["cell"].items())
-        name = f"{record['scenario']} {cell} r{record['repetition']}"
-        if record.get("status") != "complete":
+        if not _complete(record):
             reasons = "; ".join(record.get("failures", [])) or "no reason known"
-            lines.append(f"{name}: {record['status']}: {reasons}")
-        lines += [f"{name}: {finding}" for finding in record.get("findings", [])]
+            lines.append(f"{_name(record)}: {record['status']}: {reasons}")
+        lines += [f"{_name(record)}: {finding}" for finding in record.get("findings", [])]
+    return lines
+
+
+def remarks(records: Iterable[Record], show: Sequence[str]) -> list[str]:
+    """One line for each complete run that says less than it seems to: a figure it lacks, messages that were never published."""
+    shown = [name for name in (show or USUAL) if name in COLUMNS]
+    lines = []
+    for record in records:
+        if not _complete(record):
+            continue
+        summary = record["summary"]
+        words = [f"no {COLUMNS[name][0]}: {why}" for name, why in summary.get("missing", {}).items() if name in shown]
+        if skipped := summary.get("skipped"):
+            words.append(f"{skipped:,} messages were not published, as their publishers were not connected")
+        if interruptions := summary.get("interruptions"):
+            words.append(f"{interruptions:,} connections of clients were lost")
+        if words:
+            lines.append(f"{_name(record)}: {'; '.join(words)}")
     return lines

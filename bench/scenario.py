@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from bench import runtable
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
-from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, wire_from
-from broker.configfile import ConfigError, ConfigFile, KeyPath
+from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
+from broker.configfile import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent / "scenarios"
 KEYS = (
@@ -31,6 +32,19 @@ CHOICES = ("random", "turn", "all")
 DEEDS = ("kill", "restart", "pause", "resume", "cut", "half-open", "slow", "lossy", "partition", "heal")
 ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
 SELECTORS = ("root", "leaf", "random", "same")
+MEASURES = (
+    "published_per_s", "accepted_per_s", "delivered_per_s", "delivered_bytes_per_s", "delay_mean_ms", "delay_p50_ms",
+    "delay_p90_ms", "delay_p99_ms", "delay_p999_ms", "delay_max_ms", "accept_mean_ms", "lost", "lost_accepted", "unknown",
+    "duplicates", "disordered", "control_bytes", "data_bytes", "control_bytes_per_s", "data_bytes_per_s", "control_bytes_run",
+    "broker_cpu", "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
+)  # fmt: skip
+"""What the tables of traces have (docs/traces.md): `asked` names some, or how they begin."""
+LONGEST = 86_400
+"""s that anything in a scenario may take."""
+MAX_NUMBER = 10**15
+"""Whole numbers beyond that are no parameter's, and not even floats for long."""
+MAX_NAME = 255
+"""bytes of a folder's name."""
 MAX_RUNS = 5000
 
 
@@ -79,7 +93,7 @@ class Parameters:
         bounds: dict[str, tuple[float, float]] = {
             "brokers": (0, topologies.MAX_BROKERS), "publishers": (0, 20_000), "subscribers": (0, 20_000), "topics": (1, 100_000),
             "payload": (8, 100_000_000), "qos": (0, 2), "rate": (0, 1e6), "window": (1, 60_000), "messages": (0, 1e9),
-            "seconds": (0, 86_400), "begin": (0, 86_400), "connections": (0, 15_000), "cpu": (0, 64), "settle": (0, 600),
+            "seconds": (0, LONGEST), "begin": (0, LONGEST), "connections": (0, 15_000), "cpu": (0, 64), "settle": (0, 600),
             "drain": (0, 600),
             "every": (1, 1e6),
         }  # fmt: skip
@@ -136,7 +150,7 @@ class Cell:
     @property
     def name(self) -> str:
         """A folder's name."""
-        return ",".join(f"{key}={_short(value)}" for key, value in sorted(self.factors.items())) or "all"
+        return ",".join(f"{key}={short(value)}" for key, value in sorted(self.factors.items())) or "all"
 
     def as_dict(self) -> dict[str, Any]:
         """For run.json."""
@@ -171,7 +185,8 @@ class Scenario:
     show: tuple[str, ...]
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A factor's value in a folder's name."""
     return f"{value:g}" if isinstance(value, float) else str(value).replace("/", "_")
 
 
@@ -182,21 +197,44 @@ def shipped() -> list[str]:
 
 def load(name: str, short: bool = False) -> Scenario:
     """Read a shipped scenario by its name, or any by a path; ConfigError with one line."""
-    own = "/" not in name and not name.endswith((".yaml", ".yml"))
-    path = FOLDER / f"{name}.yaml" if own else Path(name)
-    if own and not path.exists():
+    path = path_of(name)
+    if path.parent == FOLDER and not path.exists():
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
     return parse(ConfigFile.read(str(path)), path.stem, short)
 
 
+def path_of(name: str) -> Path:
+    """The file that a name means: of a shipped scenario, or a path."""
+    return Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+
+
 def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
-    """Validate a scenario file; ConfigError with one line that names the line."""
+    """Validate a scenario file, its shortened form included; ConfigError with one line that names the line."""
     for key in file.data:
         if key not in KEYS:
             file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")
-    data: dict[str, Any] = dict(file.data)
-    if short:
-        data = _shortened(file, data)
+    full = _read(file, name)
+    if "short" not in file.data:
+        return full
+    shortened = _read(_Short(file, _shortened(file)), name)
+    return shortened if short else full
+
+
+class _Short(ConfigFile):
+    """A file in its shortened form: what is wrong with what `short` says is found there."""
+
+    __slots__ = ("_changed",)
+
+    def __init__(self, file: ConfigFile, data: dict[str, Any]) -> None:
+        super().__init__(file.path, data, file._lines)
+        self._changed = frozenset(file.data["short"])
+
+    def where(self, key_path: KeyPath) -> str:
+        return super().where(("short", *key_path) if key_path and key_path[0] in self._changed else key_path)
+
+
+def _read(file: ConfigFile, name: str) -> Scenario:
+    data = file.data
     place = _topology(file)
     paper = data.get("paper", "")
     if paper not in PAPERS:
@@ -208,10 +246,13 @@ def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
     } or {"": base}
     factors = _factors(file, data.get("factors", {}))
     repetitions = data.get("repetitions", 1)
-    if not isinstance(repetitions, int) or not 1 <= repetitions <= 1000:
+    if not isinstance(repetitions, int) or isinstance(repetitions, bool) or not 1 <= repetitions <= 1000:
         file.fail(("repetitions",), "must be 1 to 1000")
     faults = data.get("faults", [])
     phases = tuple(_phase(file, entry) for entry in _list(file, ("phases",), data.get("phases", [])))
+    names = ["boot", *(called for _, called in phases)]
+    if twice := [called for number, called in enumerate(names) if called in names[:number]]:
+        file.fail(("phases",), f"{twice[0]!r} is there twice" if twice[0] != "boot" else "boot is what comes before all of them")
     skip = [_mapping(file, ("skip",), entry) for entry in _list(file, ("skip",), data.get("skip", []))]
     cells = []
     for combination in _combinations(factors):
@@ -220,10 +261,18 @@ def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
         cells.append(_cell(file, name, combination, flows, place, faults, phases))
     if not cells:
         file.fail(("factors",), "no combination is left")
+    if same := [cell.name for cell, following in itertools.pairwise(sorted(cells, key=_folder)) if cell.name == following.name]:
+        file.fail(("factors",), f"two combinations would have the folder {same[0]}")
+    if len(max(cells, key=lambda cell: len(_folder(cell))).name.encode()) > MAX_NAME:
+        file.fail(("factors",), f"a run's folder would have a name of more than {MAX_NAME} bytes")
     if len(cells) * repetitions > MAX_RUNS:
         file.fail(("factors",), f"{len(cells) * repetitions:,} runs are more than {MAX_RUNS:,}")
     show = tuple(str(word) for word in _list(file, ("show",), data.get("show", [])))
+    if unknown := [word for word in show if word not in runtable.COLUMNS]:
+        file.fail(("show",), f"unknown figure {unknown[0]!r}: one of {', '.join(runtable.COLUMNS)}")
     asked = tuple(str(word) for word in _list(file, ("asked",), data.get("asked", [])))
+    if unknown := [word for word in asked if not word or not any(name.startswith(word) for name in MEASURES)]:
+        file.fail(("asked",), f"unknown measure {unknown[0]!r}: one of {', '.join(MEASURES)}, or how it begins")
     figure = data.get("figure")
     if figure is not None:
         _mapping(file, ("figure",), figure)
@@ -254,15 +303,27 @@ def _list(file: ConfigFile, at: KeyPath, value: Any) -> list[Any]:
     return value
 
 
-def _shortened(file: ConfigFile, data: dict[str, Any]) -> dict[str, Any]:
-    changes = _mapping(file, ("short",), data.get("short", {}))
+def _folder(cell: Cell) -> bytes:
+    return cell.name.encode()
+
+
+def _shortened(file: ConfigFile) -> dict[str, Any]:
+    """The data of a file, valid without `short`, with what `short` changes."""
+    data = dict(file.data)
+    changes = _mapping(file, ("short",), data["short"])
     for key, value in changes.items():
         if key not in SHORTENED:
             file.fail(("short", str(key)), f"cannot be shortened; {', '.join(SHORTENED)} can")
         if key in ("parameters", "factors"):
             value = {**data.get(key, {}), **_mapping(file, ("short", key), value)}
         elif key == "flows":
-            value = {flow: {**old, **value.get(flow, {})} for flow, old in data.get("flows", {}).items()}
+            flows = data.get("flows", {})
+            for flow, changed in _mapping(file, ("short", key), value).items():
+                if flow not in flows:
+                    known = ", ".join(map(str, flows)) or "none, as there is no `flows`"
+                    file.fail(("short", key, str(flow)), f"unknown flow {flow!r}: one of {known}")
+                _mapping(file, ("short", key, str(flow)), changed)
+            value = {flow: {**old, **value.get(flow, {})} for flow, old in flows.items()}
         data[key] = value
     return data
 
@@ -277,7 +338,9 @@ def _value(file: ConfigFile, at: KeyPath, name: str, value: Any) -> Any:
     accepted: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
     if not isinstance(value, accepted[kind]) or (isinstance(value, bool) and kind != "bool"):
         called = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[str(kind)]
-        file.fail(at, f"must be {called}, not {value!r}")
+        file.fail(at, f"must be {called}, not {shown(value)}")
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        file.fail(at, "is too large")
     return float(value) if kind == "float" and isinstance(value, int | float) else value
 
 
@@ -297,9 +360,19 @@ def _factors(file: ConfigFile, given: Any) -> dict[str, list[Any]]:
         if not listed:
             file.fail(at, "is empty")
         if name in ("fault", "delay_ms", "loss", "rate_mbit"):  # not of the load: which faults, and the default link
-            factors[name] = listed
+            if wrong := [value for value in listed if name == "fault" and not isinstance(value, str)]:
+                file.fail(at, f"must be names of plans, not {kind_of(wrong[0])}")
         else:
-            factors[str(name)] = [_value(file, at, str(name), value) for value in listed]
+            listed = [_value(file, at, str(name), value) for value in listed]
+        if any(isinstance(value, int) and abs(value) > MAX_NUMBER for value in listed):
+            file.fail(at, "is too large")
+        called: dict[str, Any] = {}
+        for value, written in zip(listed, values, strict=True):
+            word = short(value)
+            if word in called:
+                file.fail(at, f"{shown(called[word])} and {shown(written)} would have the same folder, {name}={word}")
+            called[word] = written
+        factors[str(name)] = listed
     return factors
 
 
@@ -348,44 +421,50 @@ def _cell(
         listed = _list(file, ("faults", str(plan)), faults[plan])
     else:
         listed = _list(file, ("faults",), faults)
-    if listed and not place.network and any(entry.get("do") not in ON_BROKERS for entry in listed if isinstance(entry, dict)):
+    deeds = {str(entry.get("do")) for entry in listed if isinstance(entry, dict)}
+    if deeds - ON_BROKERS and not place.network:
         file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
     return Cell(name, combination, own, place, tuple(_fault(file, entry, place) for entry in listed), phases)
 
 
 def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
     values = _mapping(file, ("phases",), entry)
-    until: Any = values.get("until")
-    if not isinstance(until, int | float) or set(values) != {"until", "name"}:
+    if set(values) != {"until", "name"}:
         file.fail(("phases",), "expected {name: TEXT, until: SECONDS}")
-    return float(until), str(values["name"])
+    return _seconds(file, ("phases",), "until", values["until"]), str(values["name"])
+
+
+def _seconds(file: ConfigFile, at: KeyPath, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST:
+        file.fail(at, f"{name} must be 0 to {LONGEST:,} seconds, not {shown(value)}")
+    return float(value)
 
 
 def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
     at = ("faults",)
     values = dict(_mapping(file, at, entry))
     when, deed, duration = values.pop("at", None), values.pop("do", None), values.pop("for", 0)
-    if not isinstance(when, int | float) or not 0 <= when <= 86_400:
-        file.fail(at, f"at must be seconds, not {when!r}")
-    if not isinstance(duration, int | float) or not 0 <= duration <= 86_400:
-        file.fail(at, f"for must be seconds, not {duration!r}")
+    when, duration = _seconds(file, at, "at", when), _seconds(file, at, "for", duration)
     if deed not in DEEDS:
-        file.fail(at, f"do must be one of {', '.join(DEEDS)}, not {deed!r}")
+        file.fail(at, f"do must be one of {', '.join(DEEDS)}, not {shown(deed)}")
     if deed in ON_BROKERS:
         name = values.pop("broker", "")
         if name not in (*SELECTORS, *place.brokers):
-            file.fail(at, f"broker must be {', '.join(SELECTORS)} or one of {', '.join(place.brokers)}, not {name!r}")
+            file.fail(at, f"broker must be {', '.join(SELECTORS)} or one of {', '.join(place.brokers)}, not {shown(name)}")
         if values:
             file.fail(at, f"{deed} takes no {next(iter(values))}")
-        return Fault(float(when), deed, broker=name, duration=float(duration))
+        return Fault(when, deed, broker=name, duration=duration)
     if deed == "partition":
-        groups = tuple(tuple(map(str, group)) for group in _list(file, at, values.pop("groups", None)))
-        if unknown := [host for group in groups for host in group if host not in place.hosts]:
-            file.fail(at, f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}")
-        if len(groups) < 2 or values:
+        given = values.pop("groups", None)
+        if values or not isinstance(given, list) or len(given) < 2 or not all(isinstance(group, list) for group in given):
             file.fail(at, "partition takes groups, a list of at least two lists of hosts")
-        return Fault(float(when), deed, groups=groups, duration=float(duration))
+        groups = tuple(tuple(map(str, group)) for group in given)
+        if wrong := wrong_groups(groups, place):
+            file.fail(at, wrong)
+        return Fault(when, deed, groups=groups, duration=duration)
     links = _links(file, values.pop("link", "all"), place)
+    if not links:
+        file.fail(at, "there is only one host, and no link")
     if unknown_keys := [key for key in values if key not in WIRE_FIELDS]:
         file.fail(at, f"{deed} takes no {unknown_keys[0]}")
     if (deed in ("slow", "lossy")) is not bool(values):
@@ -394,7 +473,19 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
         wire_from(values, Wire())
     except ValueError as error:
         file.fail(at, str(error))
-    return Fault(float(when), deed, links=links, duration=float(duration), wire=values)
+    return Fault(when, deed, links=links, duration=duration, wire=values)
+
+
+def wrong_groups(groups: Sequence[Sequence[str]], place: Topology) -> str:
+    """Return what is wrong with a partition's groups of hosts in one line; empty when nothing is."""
+    named = [host for group in groups for host in group]
+    if unknown := [host for host in named if host not in place.hosts]:
+        return f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}"
+    if twice := [host for number, host in enumerate(named) if host in named[:number]]:
+        return f"{twice[0]} is in two groups, or twice in one"
+    if not all(groups):
+        return "a group is empty"
+    return ""
 
 
 def _links(file: ConfigFile, value: Any, place: Topology) -> tuple[tuple[str, str], ...]:
@@ -403,4 +494,6 @@ def _links(file: ConfigFile, value: Any, place: Topology) -> tuple[tuple[str, st
     known = (*place.hosts, *SELECTORS)
     if not isinstance(value, list) or len(value) != 2 or not all(host in known or host == "all" for host in value):
         file.fail(("faults",), f"link must be all or two of {', '.join(known)}")
+    if value[0] == value[1] != "random":
+        file.fail(("faults",), f"there is no link from {value[0]} to itself")
     return ((str(value[0]), str(value[1])),)

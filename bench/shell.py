@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import shlex
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -16,7 +19,7 @@ from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
 from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, wire_from
 from bench.observe import Observer, View
-from bench.scenario import DEEDS, ON_BROKERS, SELECTORS, Fault
+from bench.scenario import DEEDS, LONGEST, ON_BROKERS, SELECTORS, Fault, wrong_groups
 from bench.striking import Striker
 
 HELP = f"""\
@@ -24,7 +27,7 @@ HELP = f"""\
   cut|half-open|heal A B  (or all)       half-open: what A sends does not reach B
   slow|lossy A B KEY=VALUE...  (or all)  {", ".join(WIRE_FIELDS)}
   partition A,B C,D,E                    and heal all
-  tree   links   help   quit"""
+  tree   links   help   quit             sleep SECONDS"""
 
 
 class Silent:
@@ -48,7 +51,7 @@ def parse(line: str, place: Topology) -> Fault | str:
     if deed in ("tree", "links", "help", "quit"):
         return deed
     if deed not in DEEDS:
-        raise ValueError(f"unknown word {deed!r}: one of {', '.join(DEEDS)}, tree, links, help, quit")
+        raise ValueError(f"unknown word {deed!r}: one of {', '.join(DEEDS)}, tree, links, sleep, help, quit")
     if deed in ON_BROKERS:
         known = (*place.brokers, *SELECTORS)
         if len(rest) != 1 or rest[0] not in known:
@@ -56,10 +59,10 @@ def parse(line: str, place: Topology) -> Fault | str:
         return Fault(0.0, deed, broker=rest[0])
     if deed == "partition":
         groups = tuple(tuple(group.split(",")) for group in rest)
-        if unknown := [host for group in groups for host in group if host not in place.hosts]:
-            raise ValueError(f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}")
         if len(groups) < 2:
             raise ValueError("partition takes two groups or more, as A,B C,D")
+        if wrong := wrong_groups(groups, place):
+            raise ValueError(wrong)
         return Fault(0.0, deed, groups=groups)
     wire = {}
     for word in [word for word in rest if "=" in word]:
@@ -78,7 +81,23 @@ def parse(line: str, place: Topology) -> Fault | str:
     known = (*place.hosts, "all", *SELECTORS)
     if len(hosts) != 2 or any(host not in known for host in hosts):
         raise ValueError(f"{deed} takes all, or two of {', '.join(place.hosts)}")
+    if hosts[0] == hosts[1] != "random":
+        raise ValueError(f"there is no link from {hosts[0]} to itself")
     return Fault(0.0, deed, links=((hosts[0], hosts[1]),), wire=wire)
+
+
+def pause(line: str) -> float | None:
+    """s that a line "sleep S" asks for, None for any other line. ValueError in one line."""
+    words = line.split()
+    if words[0] != "sleep":
+        return None
+    try:
+        seconds = float(words[1]) if len(words) == 2 else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST:
+        raise ValueError(f"sleep takes 0 to {LONGEST:,} seconds, not {' '.join(words[1:]) or 'nothing'}")
+    return seconds
 
 
 def tree_lines(views: dict[str, View], dead: list[str]) -> list[str]:
@@ -121,40 +140,58 @@ def _shown(wanted: str, lab: Lab, observer: Observer) -> list[str]:
     return link_lines(lab.totals()) if wanted == "links" else HELP.splitlines()
 
 
+def read_lines(put: Callable[[str], object], descriptor: int = 0) -> None:
+    """Hand on every line of an input, also a last one without its end, then "quit". For a thread: files cannot be polled."""
+    rest = b""
+    while True:
+        try:
+            data = os.read(descriptor, 4096)
+        except OSError:  # closed, or not for reading
+            data = b""
+        *whole, rest = (rest + data).split(b"\n")
+        if not data and rest:
+            whole.append(rest)
+        for line in whole:
+            put(line.decode(errors="replace"))
+        if not data:
+            put("quit")
+            return
+
+
 async def _play(lab: Lab, say: Say) -> None:
+    """Obey lines until they end. Raises LabError when the network has died."""
     silent: Any = Silent()
     observer = Observer(lab, silent)
     striker = Striker(lab, observer, silent, time.time_ns())
     observer.start()
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
-    rest = bytearray()
 
-    def read() -> None:
-        data = os.read(0, 4096)
-        rest.extend(data)
-        while b"\n" in rest:
-            line, _, after = bytes(rest).partition(b"\n")
-            rest[:] = after
-            lines.put_nowait(line.decode(errors="replace"))
-        if not data:
-            loop.remove_reader(0)
-            lines.put_nowait("quit")
+    def put(line: str) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lines.put_nowait, line)
 
-    loop.add_reader(0, read)
+    if sys.stdin is None:  # was closed by who started us, and its number may be another file's now
+        lines.put_nowait("quit")
+    else:
+        threading.Thread(target=read_lines, args=(put,), daemon=True).start()
+    end = lab.network_end
+    if end is not None:
+        loop.add_reader(end, put, "")
     try:
         if observer.asks and not await observer.agreed(30):
             say("the brokers have not agreed on a tree yet")
         while True:
             said = observer.agreements[-1] if observer.agreements else 0
             line = (await lines.get()).strip()
+            if lab.broken:
+                raise LabError("the network process has ended: the brokers have no network any more")
             if not line or line.startswith("#"):
                 continue
-            if line.startswith("sleep "):  # for scripts that are piped in
-                with suppress(ValueError):
-                    await asyncio.sleep(min(3600.0, float(line[6:])))
-                continue
             try:
+                if (seconds := pause(line)) is not None:  # for scripts that are piped in
+                    await asyncio.sleep(seconds)
+                    continue
                 wanted = parse(line, lab.topology)
                 if wanted == "quit":
                     return
@@ -174,12 +211,13 @@ async def _play(lab: Lab, say: Say) -> None:
             except (ValueError, LabError) as error:
                 say(str(error))
     finally:
-        loop.remove_reader(0)
+        if end is not None:
+            loop.remove_reader(end)
         await observer.stop()
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Bring a lab up and obey; 0, or 1 when it does not come up. ValueError for bad input."""
+    """Bring a lab up and obey; 0, or 1 when it does not come up or its network dies. ValueError for bad input."""
     if arguments.broker not in KINDS:
         raise ValueError(f"unknown broker {arguments.broker!r}: one of {', '.join(KINDS)}")
     place = topologies.load(arguments.topology).drawn(arguments.seed)

@@ -6,9 +6,11 @@ import asyncio
 import heapq
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from bench.netlab.lab import Lab
+from bench.netlab.lab import Lab, LabError
 from bench.observe import Observer
 from bench.scenario import ON_BROKERS, SELECTORS, Fault
 from bench.trace import Writer
@@ -16,6 +18,30 @@ from bench.trace import Writer
 UNDONE = {"kill": "restart", "pause": "resume"}
 STRIKES = ("kill", "pause", "cut", "half-open", "partition")
 """Faults that a tree has to be repaired after."""
+
+
+def repairs(struck: Sequence[tuple[int, str, str]], agreements: Sequence[int]) -> list[dict[str, Any]]:
+    """Return kind, target and repair time (s; None: not repaired) of each fault. struck: (ns, what, target) in turn.
+
+    A fault lasts until the next thing is done, its undoing included: an agreement after that repairs something else.
+    """
+    found = []
+    for number, (at, kind, target) in enumerate(struck):
+        if kind in STRIKES:
+            ends = next((when for when, _, _ in struck[number + 1 :] if when > at), None)
+            agreed = next((when for when in agreements if when >= at and (ends is None or when < ends)), None)
+            found.append({"kind": kind, "target": target, "seconds": (agreed - at) / 1e9 if agreed is not None else None})
+    return found
+
+
+def repair(found: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
+    """Return (s: the mean over a run's faults, ""), or (None, why there is none): one that was not repaired has no time."""
+    known = [each["seconds"] for each in found if each["seconds"] is not None]
+    if not found:
+        return None, "no faults"
+    if len(known) < len(found):
+        return None, f"{len(found) - len(known)} of {len(found)} faults not repaired"
+    return sum(known) / len(known), ""
 
 
 class Striker:
@@ -33,7 +59,7 @@ class Striker:
         resolved = []
         last = self._last
         for fault in sorted(faults, key=lambda fault: fault.at):
-            links = tuple((self._named(one, last), self._named(other, last)) for one, other in fault.links)
+            links = tuple(self._ends(one, other, last) for one, other in fault.links)
             if fault.broker:
                 last = self._named(fault.broker, last)
                 fault = replace(fault, broker=last)
@@ -41,13 +67,19 @@ class Striker:
         self._last = last
         return resolved
 
-    def _named(self, name: str, last: str) -> str:
+    def _ends(self, one: str, other: str, last: str) -> tuple[str, str]:
+        if one == "random" != other:  # the one that is given comes first: what is drawn is another
+            return self._ends(other, one, last)[::-1]
+        end = self._named(one, last)
+        return end, self._named(other, last, but=end)
+
+    def _named(self, name: str, last: str, but: str = "") -> str:
         if name not in SELECTORS:
             return name
         if name == "same":
             return last or next(iter(self._lab.brokers))
         if name == "random":
-            return self._random.choice(list(self._lab.brokers))
+            return self._random.choice([broker for broker in self._lab.brokers if broker != but] or list(self._lab.brokers))
         return self._observer.root() if name == "root" else self._observer.leaf()
 
     async def carry_out(self, faults: list[Fault], start: float) -> None:
@@ -64,13 +96,15 @@ class Striker:
             self.strike(fault)
 
     def strike(self, fault: Fault) -> None:
-        """Do one thing, now. Raises LabError where the lab cannot."""
+        """Do one thing, now. Raises LabError where the lab cannot, or where it comes to nothing."""
         at = time.monotonic_ns()
         target, detail = fault.broker, ""
         if fault.do in ON_BROKERS:
             self._on_broker(fault)
         else:
             pairs = self._pairs(fault)
+            if not pairs:
+                raise LabError(f"{fault.do}: there is no link between {' and '.join(fault.links[0]) if fault.links else 'them'}")
             target = f"{pairs[0][0]}-{pairs[0][1]}" if len(pairs) == 1 else "all" if not fault.groups else "partition"
             detail = "|".join("+".join(group) for group in fault.groups) or " ".join(f"{k}={v}" for k, v in fault.wire.items())
             self._on_links(fault, pairs)
@@ -82,7 +116,7 @@ class Striker:
     def _on_broker(self, fault: Fault) -> None:
         broker = self._lab.brokers.get(fault.broker)
         if broker is None:
-            return
+            raise LabError(f"{fault.do}: there is no broker at {fault.broker}")
         if fault.do == "kill":
             self._observer.allowed_dead.add(fault.broker)
             broker.kill()

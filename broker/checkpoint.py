@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.journal import encode_seen
 from broker.origin import encode_vector
+from broker.session import RELEASED
 from broker.sessionstate import offered
 
 if TYPE_CHECKING:
@@ -17,18 +18,26 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
-"""of one step, about a ms of work; a session is never cut."""
+"""of one step, about a ms of work; a session is never cut, but its messages are said before it."""
+
+PACE = 1024 * 1024
+"""bytes of others for each step: however much they write, it comes to an end."""
 
 
 class Checkpoint:
-    """One checkpoint on its way. `size`: bytes that it has said."""
+    """One checkpoint on its way. `size`: bytes that it has said; `passed`: bytes that were written since it last went on."""
 
-    __slots__ = ("_journal", "_plan", "size")
+    __slots__ = ("_journal", "_plan", "passed", "size")
 
     def __init__(self, journal: Durability) -> None:
         self._journal = journal
         self._plan = self._everything()
-        self.size = 0
+        self.size = self.passed = 0
+
+    def go_on(self) -> bool:
+        """Say a little more, and as much more as others have written; whether that was all."""
+        steps, self.passed = max(1, self.passed // PACE), 0
+        return any(self.step() for _ in range(steps))
 
     def step(self) -> bool:
         """Say a little more; whether that was all."""
@@ -46,7 +55,13 @@ class Checkpoint:
         journal, node = self._journal, self._journal.node
         for number in list(journal.sessions):
             session = journal.sessions.get(number)
-            if session is not None:
+            if session is None:
+                continue
+            for outgoing in [*session.inflight.values(), *session.queue]:  # or one frame would have all that waits for it
+                if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
+                    journal.number_of(outgoing.message)
+                    yield 1
+            if journal.sessions.get(number) is session:
                 journal.whole(session)
                 yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
         digests = node.retained.digests
@@ -54,7 +69,7 @@ class Checkpoint:
             for leaf in digests.leaves(bytes((part,))):
                 marks = digests.marks(leaf)
                 for mark in marks:
-                    journal.retained(mark)
+                    journal.said(mark)
                 if marks:
                     yield len(marks)
         relay = node.relay

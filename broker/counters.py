@@ -73,6 +73,7 @@ class Counters:
     journal_bytes: int = 0
     journal_errors: int = 0  # writes that failed
     journal_cut: int = 0  # files whose end could not be read at the start
+    journal_split: int = 0  # turns that changed too much for one frame
     checkpoints: int = 0  # times that everything was written once more, so that what was before can be deleted
     sessions_refused: int = 0
     sessions_expired: int = 0

@@ -1,6 +1,7 @@
 """The journal's files: read at the start, written by one thread (docs/decisions/0021). It decides nothing.
 
-    DIR/journal/00000001    a generation; deleted when everything in it has been said again in a later one
+    DIR/journal/00000001            a generation; deleted when everything in it has been said again in a later one
+    DIR/journal/00000001.damaged    the same, kept for whoever can mend it, as what stands behind the damage is not read
 
 Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes that in one piece, with `sync`
 waits until it is on the disk, and says so. Without `sync` it says so when the kernel has it, which outlives the process, and has
@@ -17,10 +18,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from broker import limits
 from broker.configfile import ConfigError
+from broker.durability import FILES, SMALLEST
 from broker.effects import Append, Begin, Discard
-from broker.journal import HEADER_SIZE, Cut, JournalError, decode_header, encode_header, read_frames
+from broker.journal import (
+    HEADER_SIZE,
+    Cut,
+    JournalError,
+    decode_header,
+    encode_frame,
+    encode_header,
+    encode_whole,
+    frame_within,
+    read_frames,
+)
 from broker.recovery import Image
 
 FLUSH = 1.0
@@ -28,6 +42,15 @@ FLUSH = 1.0
 
 PIECE = 4 * 1024 * 1024
 """bytes written by one system call."""
+
+PART = ".part"
+"""A generation that is being written before the broker begins; it has no name yet."""
+
+LOOK = 16 * 1024 * 1024
+"""bytes behind a place that cannot be read in which whole frames are looked for; if there are more, there are."""
+
+TOO_LARGE = 4
+"""times what a checkpoint takes with which a journal is made one before the broker begins; 3 are usual at the end of one."""
 
 Told = Callable[[Append | Begin, str | None], None]
 
@@ -66,11 +89,15 @@ class Disk:
         self._thread: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._tell: Told = lambda effect, error: None
+        self._last: Append | Begin | None = None  # of what was written
+        self._lost: tuple[Path, str] | None = None  # a file that the flusher could not put on the disk, and why
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
+            _sync_folder(folder)  # a journal that has no name on the disk is lost with all that was promised
             probe = self.folder / ".probe"
             probe.write_bytes(b"")
             probe.unlink()
+            (self.folder / PART).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"data directory {self.folder}: {error.strerror or error}") from None
 
@@ -88,7 +115,31 @@ class Disk:
                 raise ConfigError(f"{path} {error}") from None
             except OSError as error:
                 raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+        if loaded.files >= 2 * FILES or loaded.size > TOO_LARGE * max(SMALLEST, loaded.image.size):
+            with contextlib.suppress(OSError):  # then it is as it was
+                self._compact(loaded)
         return loaded
+
+    def _compact(self, loaded: Loaded) -> None:
+        """Write all that is there into one file before anybody is served: no checkpoint has been completed for so long that the
+        broker seems to die before it can. Raises OSError."""
+        image, generation = loaded.image, loaded.generation
+        path, part = self.folder / f"{generation:08d}", self.folder / PART
+        size = 0
+        try:
+            with part.open("wb") as stream:
+                stream.write(encode_header(self._id, generation))
+                for records in image.records(PIECE):
+                    size += stream.write(encode_frame(records, image.alive))
+                stream.write(encode_frame([encode_whole(generation, size)], image.alive))
+                stream.flush()
+                os.fsync(stream.fileno())
+            part.rename(path)
+        finally:
+            part.unlink(missing_ok=True)
+        loaded.generation, loaded.files, loaded.size, image.size = generation + 1, 1, path.stat().st_size, size
+        _sync_folder(self.folder)
+        self._delete(lambda number: number < generation)
 
     def _files(self) -> list[tuple[int, Path]]:
         try:
@@ -98,22 +149,41 @@ class Disk:
         return sorted((int(path.name), path) for path in names)
 
     def _load(self, path: Path, generation: int, loaded: Loaded) -> None:
+        loaded.image.begin()
         with path.open("r+b", buffering=1024 * 1024) as stream:
             size = path.stat().st_size
             loaded.size += size
             at = HEADER_SIZE
             if not decode_header(stream.read(HEADER_SIZE), self._id, generation):
                 if size:
-                    loaded.cuts.append(f"{path}: its beginning is cut off or damaged; nothing in it counts ({size} bytes)")
-                    stream.truncate(0)
+                    what = f"{path}: its beginning is cut off or damaged; nothing in it counts ({size} bytes)"
+                    loaded.cuts.append(what + self._cut(stream, path, 0))
                 return
             for frame in read_frames(stream, at):
                 if isinstance(frame, Cut):
                     rest = f"the {size - frame.at} bytes from there do not count"
-                    loaded.cuts.append(f"{path}: what begins at byte {frame.at} {frame.why}; {rest}")
-                    stream.truncate(frame.at)
+                    what = f"{path}: what begins at byte {frame.at} {frame.why}; {rest}"
+                    loaded.cuts.append(what + self._cut(stream, path, frame.at))
                     return
                 loaded.image.take(*frame)
+
+    def _cut(self, stream: BinaryIO, path: Path, at: int) -> str:
+        """Cut off an end that was torn. What has whole frames behind it is damaged: the file is left alone, and gets a second
+        name, under which it outlives the next checkpoint. Returns what to say of it. Raises OSError."""
+        stream.seek(at)
+        rest = stream.read(LOOK + 1)
+        if len(rest) <= LOOK and not frame_within(rest):
+            stream.truncate(at)
+            return ""
+        aside = path.with_name(path.name + ".damaged")
+        if not aside.exists():
+            if len(list(self.folder.glob("*.damaged"))) >= limits.JOURNAL_DAMAGED:
+                return f"; there are {limits.JOURNAL_DAMAGED} damaged files already, so it will be deleted"
+            try:
+                os.link(path, aside)
+            except OSError as error:
+                return f"; it cannot be put aside ({error.strerror or error}) and will be deleted"
+        return f"; it is put aside as {aside.name}"
 
     # ---------------------------------------------------------------- writing
 
@@ -144,16 +214,23 @@ class Disk:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._work and not self._closing:
+                while not (self._work or self._closing or self._lost):
                     if not self._wake.wait(FLUSH if self._dirty else None):
                         break
                 work, self._work = self._work, []
                 closing = self._closing
-            self._carry_out(work)
-            if closing and (self._dirty or self._flusher is not None):
-                self._put_on_disk(None)
-            elif self._dirty and time.monotonic() >= self._flushed + FLUSH:
-                self._flush_beside()
+            try:
+                self._carry_out(work)
+                if closing and (self._dirty or self._flusher is not None):
+                    self._put_on_disk(None)
+                elif self._dirty and time.monotonic() >= self._flushed + FLUSH:
+                    self._flush_beside()
+                self._take_lost(tell=True)
+            except Exception as error:  # whatever it is: a thread that ends takes every acknowledgement with it
+                self._failed(error)
+                told = [effect for effect in work if not isinstance(effect, Discard)]
+                for effect in told or ([] if self._last is None else [self._last]):
+                    self._tell(effect, self._error)
             if closing and not self._work:
                 self._close_file()
                 return
@@ -177,18 +254,19 @@ class Disk:
             return
         last = frames[-1]
         if not self._error:
-            data = memoryview(b"".join([frame.data for frame in frames]))
             at = self._at
             try:
+                data = memoryview(frames[0].data if len(frames) == 1 else b"".join([frame.data for frame in frames]))
                 while data:
                     written = os.pwrite(self._file, data[:PIECE], at)
                     data = data[written:]
                     at += written
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._failed(error)
             else:
                 self._at = at
                 self._dirty = True
+                self._last = last
                 if self.sync:
                     self._put_on_disk(last)
                     return
@@ -196,38 +274,63 @@ class Disk:
 
     def _flush_beside(self) -> None:
         """Without `sync`: have what was written put on the disk by a thread beside this one, as that may take long and nobody is
-        to wait for it."""
+        to wait for it. When there is no room for a thread or a file number, this one does it."""
         if self._flusher is not None and self._flusher.is_alive():
             return
-        self._dirty = False
-        self._flushed = time.monotonic()
-        self._flusher = threading.Thread(target=self._flush, args=(os.dup(self._file), self._path), name="flush", daemon=True)
-        self._flusher.start()
+        number = -1
+        try:
+            number = os.dup(self._file)
+            flusher = threading.Thread(target=self._flush, args=(number, self._path), name="flush", daemon=True)
+            flusher.start()
+        except (OSError, RuntimeError):
+            if number >= 0:
+                os.close(number)
+            self._put_on_disk(None)
+        else:
+            self._flusher = flusher
+            self._dirty = False
+            self._flushed = time.monotonic()
 
     def _flush(self, number: int, path: Path) -> None:
         try:
             os.fdatasync(number)
         except OSError as error:
-            if self._path == path:
-                self._error = error.strerror or str(error)
+            with self._wake:
+                self._lost = (path, error.strerror or str(error))
+                self._wake.notify()
         finally:
             os.close(number)
+
+    def _take_lost(self, *, tell: bool) -> None:
+        """Take the flusher's word that what was written before may be lost. `tell`: at once, as nothing else may be written."""
+        with self._wake:
+            lost, self._lost = self._lost, None
+        if lost is None or lost[0] != self._path or self._error:
+            return  # what is in an older file is being said again
+        self._error = lost[1]
+        if tell and self._last is not None:
+            self._tell(self._last, self._error)
 
     def _put_on_disk(self, last: Append | None) -> None:
         """Wait for the disk, and say so. An error here says that anything written since the last time may be lost."""
         if self._flusher is not None:
             self._flusher.join()
-        try:
-            os.fdatasync(self._file)
-        except OSError as error:
-            self._failed(error)
+            self._flusher = None
+            self._take_lost(tell=last is None)  # its error is not told again to us
         self._dirty = False
         self._flushed = time.monotonic()
+        try:
+            if self._file >= 0:
+                os.fdatasync(self._file)
+        except OSError as error:
+            self._failed(error)
+            if last is None and self._last is not None:
+                self._tell(self._last, self._error)
         if last is not None:
             self._tell(last, self._error or None)
 
-    def _failed(self, error: OSError) -> None:
-        self._error = error.strerror or str(error)
+    def _failed(self, error: Exception) -> None:
+        self._error = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         with contextlib.suppress(OSError):  # half a frame would be cut off at the next start, with a line about it
             os.ftruncate(self._file, self._at)
 
@@ -240,41 +343,52 @@ class Disk:
             if os.pwrite(self._file, head, 0) != len(head):
                 raise OSError(28, "No space left on device")
             os.fsync(self._file)
-            self._sync_folder()
+            _sync_folder(self.folder)
         except OSError as error:
             self._error = error.strerror or str(error)
             self._close_file()
             with contextlib.suppress(OSError):
                 path.unlink()
         else:
-            self._path, self._at, self._error = path, len(head), ""
+            self._path, self._at, self._error, self._last = path, len(head), "", effect
         self._tell(effect, self._error or None)
 
     def _discard(self, effect: Discard) -> None:
-        """Delete old generations, once what replaces them is on the disk. One that cannot be deleted is read at the next start,
-        and changes nothing."""
-        if self._dirty or self._flusher is not None:
-            self._put_on_disk(None)
-        if self._error:
-            return
+        """Delete old generations, once what replaces them is on the disk; one that failed at once. One that cannot be deleted is
+        read at the next start, and changes nothing."""
+        if not effect.failed:
+            if self._dirty or self._flusher is not None:
+                self._put_on_disk(None)
+            if self._error:
+                return
+        if effect.failed:
+            self._delete(lambda number: number == effect.generation)
+        else:
+            self._delete(lambda number: number < effect.generation)
+
+    def _delete(self, those: Callable[[int], bool]) -> None:
         with contextlib.suppress(OSError, ConfigError):
             for generation, path in self._files():
-                if generation < effect.generation:
+                if those(generation):
                     path.unlink()
+            _sync_folder(self.folder)
 
     def _close_file(self) -> None:
         """Close the file; what is in it is put on the disk first."""
         if self._file >= 0:
-            if self._dirty:
-                with contextlib.suppress(OSError):
-                    os.fdatasync(self._file)
-                self._dirty = False
-            os.close(self._file)
-            self._file = -1
+            number, self._file = self._file, -1
+            with contextlib.suppress(OSError):
+                if self._dirty:
+                    os.fdatasync(number)
+            self._dirty = False
+            with contextlib.suppress(OSError):
+                os.close(number)
 
-    def _sync_folder(self) -> None:
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+def _sync_folder(path: Path) -> None:
+    """Put the names in a folder on the disk. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -6,7 +6,7 @@ their order. "Safe" is the driver's word: handed to the kernel (async) or on the
 
     frames    OK: written                      a write fails -> BROKEN: dropped; acknowledgements go out (async) or wait (sync)
               BROKEN: a new generation is tried every second -> RECOVERING: written, and everything is said once (checkpoint)
-              RECOVERING: the checkpoint is safe -> OK, and what waited goes out
+              RECOVERING: the checkpoint is safe -> OK, and what waited goes out; or a write fails -> BROKEN, and it is deleted
 
     checkpoint  a new generation begins with the next frame; in steps, each session, each retained topic and each message of
                 the relay's log is recorded as it is now, between the records of what goes on; WHOLE ends it. When that is safe,
@@ -41,6 +41,7 @@ from broker.journal import (
     SubscribedRecord,
     encode_end,
     encode_frame,
+    encode_frames,
     encode_incoming,
     encode_pumped,
     encode_seen,
@@ -55,6 +56,7 @@ from broker.origin import Vector, Window, encode_vector, origin_key
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.sessionstate import offered
+from broker.withheld import Withheld
 
 if TYPE_CHECKING:
     from broker.batch import Batch
@@ -71,7 +73,7 @@ SMALLEST = 32 * 1024 * 1024
 STEP = 0.01
 """s between two steps of a checkpoint."""
 AHEAD = 8 * 1024 * 1024
-"""bytes on their way to the disk with which a checkpoint waits."""
+"""bytes on their way to the disk with which a checkpoint waits; so publishers are held earlier while there is one."""
 RETRY = 1.0
 """s until a new generation is tried after a failure."""
 FILES = 8
@@ -91,14 +93,16 @@ class Durability:
         self.sessions: dict[int, KeptSession] = {}
         self._records: list[bytes] = []
         self.size = 0  # bytes of these
-        self._under_way: deque[tuple[int, int]] = deque()  # mark and bytes of frames that the driver has
+        self._under_way: deque[tuple[int, int, int]] = deque()  # mark, bytes, and those that count of frames that the driver has
         self._pending = 0  # bytes of these
-        self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
-        self._held_bytes: dict[Connection, int] = {}
+        self._crowd = 0  # the same, each frame as far as it counts
+        self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
+        self._withheld = Withheld()
         self._number = 0  # of the last message,
         self._session = 0  # and the last session
         self._seen: set[bytes] = set()  # origins of which something came since the last frame
         self._met = False  # and one that is new
+        self._marks: dict[bytes, Mark] = {}  # of retained topics that were written since
         self._generation = 0
         self._written = 0  # bytes since the last checkpoint began
         self._whole = 0  # bytes of the last one
@@ -117,14 +121,23 @@ class Durability:
         self._first = 1
         self._generation = generation
         self._whole, self._written = image.size, size
-        for number, session in Recovery(self.node, image, now).run():
+        recovery = Recovery(self.node, image, now)
+        for number, session in recovery.run():
             self._adopt(session, number)
-            session.left = image.sessions[number].head.gone or image.alive
+            session.left = image.sessions[number].head.gone or recovery.died
             if isinstance(session, KeptSession) and not image.sessions[number].head.gone:
                 self.meta(session)
         self.node.effects.append(Begin(generation))
+        self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, 0))
         if files >= FILES:
             self._begin_checkpoint(begun=True)
+
+    def _beat(self, now: float, mark: int) -> None:
+        """Say that the broker lives, if nothing has since frame `mark`: connections that end with it end now, not earlier."""
+        if self.mark == mark and self.sessions and self.state != BROKEN:
+            self.record(encode_seen(b""))
+        beaten = self.mark + bool(self._records or self._marks)
+        self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, beaten))
 
     def _adopt(self, session: Session, number: int) -> None:
         _become(session, KeptSession)
@@ -152,7 +165,7 @@ class Durability:
             return
         if conn not in self.node.links_by_connection:
             conn.gate = self.mark + 1
-        if self._pending > limits.JOURNAL_BACKLOG_BYTES:
+        if self._pending > self._most:
             self.node.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes]) -> None:
@@ -161,34 +174,24 @@ class Durability:
             conn.gate = 0
             conn.flush(outbox)
             return
-        mark = conn.gate = self.mark + 1 if self._records else max(self.mark, conn.gate)
-        size = self._held_bytes.get(conn, 0) + sum(map(len, outbox))
-        if size > limits.CLIENT_BACKLOG_BYTES:
+        mark = conn.gate = self.mark + 1 if self._records or self._marks else max(self.mark, conn.gate)
+        if not self._withheld.put(mark, conn, outbox):
             self.node.counters.slow_consumer_closed += 1
             conn.abort("its acknowledgements wait for the disk, and so does too much behind them")
-            outbox.clear()
-            return
-        self._held_bytes[conn] = size
-        self._held.append((mark, conn, outbox.copy()))
         outbox.clear()
 
     def holds(self, conn: Connection) -> bool:
         """Whether something for a connection waits."""
-        return conn in self._held_bytes
+        return conn in self._withheld
+
+    def gone(self, conn: Connection) -> None:
+        """A connection is closed: nothing waits for it any more."""
+        if conn in self._withheld:
+            self._withheld.gone(conn)
 
     def _release(self, mark: int) -> None:
         self.safe = max(self.safe, mark)
-        held = self._held
-        while held and held[0][0] <= mark:
-            at, conn, chunks = held.popleft()
-            left = self._held_bytes.get(conn, 0) - sum(map(len, chunks))
-            if left > 0:
-                self._held_bytes[conn] = left
-            else:
-                self._held_bytes.pop(conn, None)
-            if at >= conn.gate:
-                conn.gate = 0
-            conn.flush(chunks)
+        self._withheld.release(mark)
 
     # ---------------------------------------------------------------- frames
 
@@ -199,6 +202,10 @@ class Durability:
 
     def seal(self) -> None:
         """End this turn: its records become a frame."""
+        if self._marks:
+            marks, self._marks = self._marks, {}
+            for mark in marks.values():
+                self.said(mark)
         records = self._records
         if not (records or self._met):
             return
@@ -215,19 +222,30 @@ class Durability:
             if not self.sync:
                 self._release(self.mark)
             return
-        frame = encode_frame(records, self._wall())
-        self._under_way.append((self.mark, len(frame)))
-        self._pending += len(frame)
-        self._written += len(frame)
+        frame = self._encode(records)
+        size, counts, crowd = len(frame), min(len(frame), limits.JOURNAL_BACKLOG_BYTES), self._crowd
+        self._under_way.append((self.mark, size, counts))
+        self._pending += size
+        self._crowd += counts
+        self._written += size
         self.size = 0
         counters = self.node.counters
         counters.journal_frames += 1
-        counters.journal_bytes += len(frame)
+        counters.journal_bytes += size
         self.node.effects.append(Append(frame, self.mark))
-        if self._pending > 4 * limits.JOURNAL_BACKLOG_BYTES:
+        if crowd > 4 * limits.JOURNAL_BACKLOG_BYTES:
             self._broke("the disk does not keep up")
-        elif self._checkpoint is None and not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
+        elif self._checkpoint is not None:
+            self._checkpoint.passed += size
+        elif not self._until and self._written > max(SMALLEST, FACTOR * self._whole):
             self._begin_checkpoint()
+
+    def _encode(self, records: list[bytes]) -> bytes:
+        if self.size <= limits.JOURNAL_FRAME_BYTES:
+            return encode_frame(records, self._wall())
+        self.node.counters.journal_split += 1
+        self.node.log("warning", f"{self.size:,} bytes for the journal in one turn are too many for a frame: written as several")
+        return encode_frames(records, self._wall(), limits.JOURNAL_FRAME_BYTES)
 
     def _wall(self) -> int:
         return self.node.federation.retention.clock.physical(self.node.now)
@@ -236,7 +254,9 @@ class Durability:
         """Take the driver's word that all frames up to `mark` are safe, or that they cannot be written."""
         under_way = self._under_way
         while under_way and under_way[0][0] <= mark:
-            self._pending -= under_way.popleft()[1]
+            _, size, counts = under_way.popleft()
+            self._pending -= size
+            self._crowd -= counts
         if error is not None:
             self._broke(error)
         if self.state == RECOVERING and self._until and mark >= self._until:
@@ -247,7 +267,7 @@ class Durability:
         if self.state != BROKEN and self._until and mark >= self._until:
             self._until = 0
             self.node.effects.append(Discard(self._generation))
-        if self._pending < limits.JOURNAL_BACKLOG_BYTES // 2:
+        if self._pending < self._most // 2:
             self.node.release_publishers(self)
 
     def begun(self, generation: int, error: str | None) -> None:
@@ -269,26 +289,16 @@ class Durability:
         if self.state == BROKEN:
             return
         first = self.state == OK
+        if self.state == RECOVERING:  # nothing was promised by what is in it, and the next one says it again
+            self.node.effects.append(Discard(self._generation, failed=True))
         self.state = BROKEN
-        self._checkpoint, self._until = None, 0
+        self._end_checkpoint(0)
         what = "QoS 1 and 2 messages are not acknowledged" if self.sync else "what comes from now on dies with this broker"
         self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
         if not self.sync:
             self._release(self.mark)
         else:
-            self._release_links()
-
-    def _release_links(self) -> None:
-        """Let links go: a disk that is full must not cut this broker off from the others."""
-        links = self.node.links_by_connection
-        held, self._held = self._held, deque()
-        for at, conn, chunks in held:
-            if conn in links:
-                conn.gate = 0
-                self._held_bytes.pop(conn, None)
-                conn.flush(chunks)
-            else:
-                self._held.append((at, conn, chunks))
+            self._withheld.release_links(self.node.links_by_connection)  # it must not cut this broker off from the others
 
     def _retry(self, now: float) -> None:
         self._retrying = False
@@ -307,18 +317,24 @@ class Durability:
         self._first = self._number + 1
         self._again = set()
         self._written = self._until = 0
+        self._most = min(AHEAD, limits.JOURNAL_BACKLOG_BYTES)
         self._checkpoint = checkpoint = Checkpoint(self)
         self.node.schedule(self.node.now, lambda now: self._step(checkpoint, now))
 
     def _step(self, checkpoint: Checkpoint, now: float) -> None:
         if self._checkpoint is not checkpoint:
             return
-        if self._pending <= AHEAD and checkpoint.step():
+        if (self._pending <= AHEAD or checkpoint.passed >= AHEAD) and checkpoint.go_on():
             self._whole = checkpoint.size
             self.record(encode_whole(self._generation, self._whole))
-            self._checkpoint, self._until = None, self.mark + 1
+            self._end_checkpoint(self.mark + 1)
         else:
             self.node.schedule(now + STEP, lambda at: self._step(checkpoint, at))
+
+    def _end_checkpoint(self, until: int) -> None:
+        """All is said, which is safe when frame `until` is; 0: it is given up."""
+        self._checkpoint, self._until = None, until
+        self._most = limits.JOURNAL_BACKLOG_BYTES
 
     # ---------------------------------------------------------------- sessions
 
@@ -342,7 +358,7 @@ class Durability:
         else:
             if not self.sessions:
                 self.node.relay.since = self.node.config.boot
-                self._seen.update(self.node.relay.vector)
+            self._seen.update(self.node.relay.vector)  # what nobody wanted so far has been here as well
             self._session += 1
             self._adopt(session, self._session)
             assert isinstance(session, KeptSession)
@@ -364,11 +380,10 @@ class Durability:
         name = session.username
         flags |= (CLEAN if session.clean else 0) | (NAMED if name is not None else 0) | (HAS_WILL if will else 0)
         client_id, username = session.client_id.encode(), (name or "").encode()
-        self.record(
-            SessionRecord(
-                session.number, flags, session.version, session.expiry, session.stamp, session.left, client_id, username, will
-            ).encode()
-        )
+        listener = session.listener if session.conn is None else session.conn.listener
+        where = None if listener is None else listener.encode()
+        head = session.number, flags, session.version, session.expiry, session.stamp, session.left
+        self.record(SessionRecord(*head, client_id, username, will, where).encode())
 
     def whole(self, session: KeptSession) -> None:
         """Record all of a session: what was recorded of it before is not needed any more."""
@@ -492,6 +507,10 @@ class Durability:
     # ---------------------------------------------------------------- retained messages, and the relay's log
 
     def retained(self, mark: Mark) -> None:
+        """Note that a retained topic was written, or that its message has its number; it is recorded once, with this turn."""
+        self._marks[mark.place] = mark
+
+    def said(self, mark: Mark) -> None:
         """Record what a retained topic is now."""
         message = self.node.retained.living(mark, self.node.now)
         properties, payload, expires = b"", b"", 0

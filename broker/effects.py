@@ -101,9 +101,10 @@ class Begin:
 
 @dataclass(slots=True, eq=False)
 class Discard:
-    """Delete the generations of the journal before this one. No answer."""
+    """Delete the generations of the journal before this one, or, if it could not be completed, this one alone. No answer."""
 
     generation: int
+    failed: bool = False
 
 
 Effect = (

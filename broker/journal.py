@@ -11,13 +11,15 @@ frame that is cut off or damaged. All numbers are big-endian; times are ms since
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-VERSION = 1
+VERSION = 2
+"""1: sessions without their listeners."""
 MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
@@ -68,6 +70,10 @@ class Kind(IntEnum):
     """Everything that was known when this generation began is in it by now: older ones are not needed."""
 
 
+BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
+"""Kinds with messages in them, which mean the same wherever they stand before what refers to them."""
+
+
 # ---------------------------------------------------------------- files and frames
 
 
@@ -105,6 +111,23 @@ def encode_frame(records: list[bytes], wall: int) -> bytes:
     return _FRAME.pack(len(body), crc32(body, crc32(wall.to_bytes(8, "big"))), wall) + body
 
 
+def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
+    """Return encoded records as several frames, each of about `most` bytes (more if one record is larger), for what is more than
+    one may have. Messages come first, as the others refer to them. `wall`: as for `encode_frame`."""
+    bulk = [record for record in records if record[0] in BULK]
+    frames: list[bytes] = []
+    found: list[bytes] = []
+    size = 0
+    for record in (*bulk, *(record for record in records if record[0] not in BULK)):
+        if found and size + len(record) > most:
+            frames.append(encode_frame(found, wall))
+            found, size = [], 0
+        found.append(record)
+        size += len(record)
+    frames.append(encode_frame(found, wall))
+    return b"".join(frames)
+
+
 class Cut(NamedTuple):
     """Where a file ends before its end: from here on it cannot be read."""
 
@@ -135,6 +158,27 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
             return
         yield wall, body
         at += FRAME_SIZE + size
+
+
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x11])")
+
+
+def frame_within(data: bytes) -> bool:
+    """Whether a whole frame begins anywhere in what stands behind a cut: then it is no end that was torn, but damage."""
+    tried = 0
+    view = memoryview(data)
+    for found in _LIKE_A_FRAME.finditer(data):
+        at = found.start()
+        size, check, _ = _FRAME.unpack_from(data, at)
+        begin = at + FRAME_SIZE
+        if size < _RECORD.size or begin + size > len(data) or _RECORD.unpack_from(data, begin)[1] > size - _RECORD.size:
+            continue
+        if crc32(view[begin : begin + size], crc32(view[at + 8 : begin])) == check:
+            return True
+        tried += 1
+        if tried > 1000:
+            return True  # as far as one can tell: what looks like this is not to be thrown away
+    return False
 
 
 def read_records(frame: bytes) -> list[tuple[int, bytes]]:
@@ -168,9 +212,9 @@ _LOGGED = struct.Struct(">16sQIIQ")
 _WHOLE = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
 
-NEW, NAMED, CLEAN, HAS_WILL = 1, 2, 4, 8
+NEW, NAMED, CLEAN, HAS_WILL, CAME_IN = 1, 2, 4, 8, 16
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection began with Clean Start; has a
-will."""
+will; says at which listener it came in."""
 
 
 class MessageRecord(NamedTuple):
@@ -214,9 +258,7 @@ class RunRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return the record."""
         size = _RUN.size + len(self.topic) + len(self.properties) + len(self.data)
-        head = _RUN.pack(
-            self.number, self.qos, self.size, self.payload, len(self.data), len(self.topic), len(self.properties)
-        )
+        head = _RUN.pack(self.number, self.qos, self.size, self.payload, len(self.data), len(self.topic), len(self.properties))
         return b"".join((_RECORD.pack(2, size), head, self.topic, self.properties, self.data))
 
     @classmethod
@@ -240,7 +282,8 @@ class RunRecord(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by `encode_will`, b"": none."""
+    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by `encode_will`, b"": none;
+    `listener`: where its last connection came in, None: not known."""
 
     number: int
     flags: int
@@ -251,22 +294,30 @@ class SessionRecord(NamedTuple):
     client_id: bytes
     username: bytes
     will: bytes
+    listener: bytes | None = None
 
     def encode(self) -> bytes:
         """Return the record."""
-        size = _SESSION.size + len(self.client_id) + len(self.username) + len(self.will)
+        flags = self.flags | CAME_IN if self.listener is not None else self.flags
         head = _SESSION.pack(
-            self.number, self.flags, self.version, self.expiry, self.stamp, self.gone, len(self.client_id), len(self.username)
+            self.number, flags, self.version, self.expiry, self.stamp, self.gone, len(self.client_id), len(self.username)
         )
-        return b"".join((_RECORD.pack(3, size), head, self.client_id, self.username, self.will))
+        where = b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
+        body = b"".join((head, self.client_id, self.username, where, self.will))
+        return _RECORD.pack(3, len(body)) + body
 
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
         """Decode a body. Raises struct.error."""
-        number, flags, version, expiry, stamp, gone, client_id, username = _SESSION.unpack_from(body)
-        middle = _SESSION.size + client_id
-        end = middle + username
-        return cls(number, flags, version, expiry, stamp, gone, body[_SESSION.size : middle], body[middle:end], body[end:])
+        number, flags, version, expiry, stamp, gone, size, username = _SESSION.unpack_from(body)
+        middle = _SESSION.size + size
+        end = at = middle + username
+        listener = None
+        if flags & CAME_IN:
+            at = end + 2 + int.from_bytes(body[end : end + 2], "big")
+            listener = body[end + 2 : at]
+        client_id, name = body[_SESSION.size : middle], body[middle:end]
+        return cls(number, flags & ~CAME_IN, version, expiry, stamp, gone, client_id, name, body[at:], listener)
 
 
 class SubscribedRecord(NamedTuple):
@@ -402,6 +453,11 @@ def encode_settled(session: int, packets: bytes) -> bytes:
 def encode_incoming(session: int, packet_ids: bytes) -> bytes:
     """Return INCOMING: packet identifiers of 2 bytes each."""
     return _RECORD.pack(12, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
+
+
+def encode_retained(body: bytes) -> bytes:
+    """Return RETAINED, whose body is known."""
+    return _RECORD.pack(13, len(body)) + body
 
 
 def encode_seen(vector: bytes) -> bytes:

@@ -170,7 +170,18 @@ MAX_EXPORT_BYTES = 256 * 1024 * 1024
 
 JOURNAL_BACKLOG_BYTES = 64 * 1024 * 1024
 """bytes of the journal that wait for the disk; beyond it publishers are not read until half of them are written. At four times as
-much - brokers whose publishers cannot be held, acknowledgements - it counts as a disk that does not write [journal_errors]."""
+much - brokers whose publishers cannot be held, acknowledgements - it counts as a disk that does not write [journal_errors]. One
+frame counts as this much at most: it may hold a packet, or a session, that is larger by itself."""
+
+JOURNAL_DAMAGED = 4
+"""damaged files of the journal that are put aside; each may be as large as all that is kept, and a bad disk damages many."""
+
+JOURNAL_BEAT = 20.0
+"""s between two frames at most while a broker keeps sessions, though it is idle: as well is it known how long its clients were
+connected when it is killed. Sessions live, and delayed wills wait, this much longer at most."""
+
+JOURNAL_FRAME_BYTES = 1024 * 1024 * 1024
+"""bytes of a frame of the journal; more is split [journal_split]. With one record more (a packet has 256 MiB) it can be read."""
 
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics must not grow it)."""

@@ -196,6 +196,8 @@ class Node:
         if conn.owner is not None:
             conn.owner.lost(reason, now)
         self.links_by_connection.pop(conn, None)
+        if self.durability is not None:
+            self.durability.gone(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector
 
     def forget(self, conn: Connection) -> None:
@@ -363,8 +365,9 @@ class Node:
         self.fanout.forget_routes()
         for session in self.sessions.values():
             conn, old = session.conn, session.permissions
-            listener = conn.listener if conn is not None else old.listener if old is not None else ""
-            session.permissions = self.permissions(session.username, session.client_id, listener)
+            listener = conn.listener if conn is not None else old.listener if old is not None else session.listener
+            if listener is not None:
+                session.permissions = self.permissions(session.username, session.client_id, listener)
             if conn is not None and isinstance(conn.owner, Client):
                 conn.owner.choose_routes()
         for session in list(self.sessions.values()):
@@ -411,6 +414,7 @@ class Node:
         self.connected -= 1
         if session.expiry:
             session.unpack()
+        session.listener = client.conn.listener
         session.conn = None
         if self.fanout.members:
             self.federation.sharing.session_changed(session)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from broker import limits
 from broker.digests import Mark, place_of
@@ -31,6 +31,10 @@ from broker.journal import (
     decode_pumped,
     decode_sent_run,
     decode_whole,
+    encode_incoming,
+    encode_retained,
+    encode_seen,
+    encode_settled,
     read_records,
 )
 from broker.log import Entry, read_link_packets
@@ -68,7 +72,9 @@ class Kept:
 class Image:
     """All that a journal says."""
 
-    __slots__ = ("_take", "alive", "logged", "messages", "numbers", "retained", "runs", "seen", "sessions", "size", "skipped")
+    __slots__ = (
+        "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size", "skipped",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sessions: dict[int, Kept] = {}
@@ -80,6 +86,8 @@ class Image:
         self.numbers = [0, 0]  # the highest of a message, and of a session
         self.size = 0  # bytes in which everything was said once, the last time
         self.skipped = 0  # records that cannot be read
+        self.older = 0  # of `logged`, what is in older generations than the present one
+        self._said: dict[int, set[Any]] = {}  # sessions, topics and origins of which it says everything; empty in the first one
         self._take: dict[int, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
             Kind.RUN: self._run,
@@ -99,10 +107,16 @@ class Image:
             Kind.WHOLE: self._whole,
         }
 
+    def begin(self) -> None:
+        """A generation begins; the frames that follow are its own."""
+        self.older = len(self.logged)
+        there = self.sessions or self.retained or self.seen
+        self._said = {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
+
     def take(self, wall: int, frame: bytes) -> None:
         """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
         take = self._take
-        self.alive = max(self.alive, wall)
+        self.alive = wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
         for kind, body in read_records(frame):
             handler = take.get(kind)
             if handler is None:
@@ -111,6 +125,43 @@ class Image:
                 handler(body)
             except (struct.error, IndexError, UnicodeDecodeError):
                 self.skipped += 1  # a checksum says that it was written like that: a fault of ours, and not of the disk
+
+    # ---------------------------------------------------------------- once more
+
+    def records(self, size: int) -> Iterator[list[bytes]]:
+        """Say all that is known, each thing once, in pieces of about `size` bytes; what they are taken for is the same again."""
+        piece: list[bytes] = []
+        found = 0
+        for record in self._everything():
+            piece.append(record)
+            found += len(record)
+            if found >= size:
+                yield piece
+                piece, found = [], 0
+        if piece:
+            yield piece
+
+    def _everything(self) -> Iterator[bytes]:
+        said: set[int] = set()
+        for number, kept in self.sessions.items():
+            yield kept.head._replace(flags=kept.head.flags | NEW).encode()
+            for subscription in kept.subscriptions.values():
+                yield subscription.encode()
+            if kept.incoming:
+                yield encode_incoming(number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming))
+            for packet_id, waiting in [*kept.inflight.items(), *((0, waiting) for waiting in kept.queue)]:
+                if waiting is None:
+                    yield encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big"))
+                elif (message := self.message(waiting[0])) is not None:
+                    if message.number not in said:
+                        said.add(message.number)
+                        yield message.encode()
+                    yield OutgoingRecord(number, packet_id, *waiting).encode()
+        for body in self.retained.values():
+            yield encode_retained(body)
+        for record in self.logged:
+            yield record.encode()
+        yield encode_seen(b"".join(self.seen.values()))
 
     # ---------------------------------------------------------------- messages
 
@@ -140,6 +191,8 @@ class Image:
         known = self.sessions.get(head.number)
         if head.flags & NEW:
             self.sessions[head.number] = Kept(head)
+            if self._said:
+                self._said[Kind.SESSION].add(head.number)
         elif known is not None:
             known.head = head
 
@@ -207,7 +260,10 @@ class Image:
     # ---------------------------------------------------------------- the rest
 
     def _retained(self, body: bytes) -> None:
-        self.retained[RetainedRecord.topic_of(body)] = body
+        topic = RetainedRecord.topic_of(body)
+        self.retained[topic] = body
+        if self._said:
+            self._said[Kind.RETAINED].add(topic)
 
     def _logged(self, body: bytes) -> None:
         self.logged.append(LoggedRecord.decode(body))
@@ -216,11 +272,26 @@ class Image:
         at = 0
         while at + 19 <= len(body):
             end = at + 19 + 12 * body[at + 18]
-            self.seen[body[at : at + 12]] = body[at:end]
+            origin = body[at : at + 12]
+            self.seen[origin] = body[at:end]
+            if self._said:
+                self._said[Kind.SEEN].add(origin)
             at = end
 
     def _whole(self, body: bytes) -> None:
+        """What is not in this generation is over, although older ones are still there: they were to be deleted."""
         self.size = decode_whole(body)[1]
+        if self._said:
+            _keep_only(self.sessions, self._said[Kind.SESSION])
+            _keep_only(self.retained, self._said[Kind.RETAINED])
+            _keep_only(self.seen, self._said[Kind.SEEN])
+        del self.logged[: self.older]
+        self.older, self._said = 0, {}
+
+
+def _keep_only(found: dict[Any, Any], said: set[Any]) -> None:
+    for name in found.keys() - said:
+        del found[name]
 
 
 # ---------------------------------------------------------------- wills
@@ -247,6 +318,11 @@ def decode_will(data: bytes) -> Will | None:
 # ---------------------------------------------------------------- a node of it
 
 
+def _published(record: LoggedRecord) -> tuple[int, int]:
+    """Order: start of this broker, number."""
+    return split_key(record.key)[1], record.sequence
+
+
 class Recovery:
     """Makes a node that has just been made, and to which nobody is connected yet, what an image says."""
 
@@ -255,6 +331,8 @@ class Recovery:
         self.image = image
         self.now = now
         self.wall = node.federation.retention.clock.physical(now)
+        self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
+        """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
 
     def run(self) -> list[tuple[int, Session]]:
@@ -276,7 +354,8 @@ class Recovery:
         node, relay = self.node, self.node.relay
         horizon = self.image.alive - limits.LOG_AGE * 1000
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
-        for record in self.image.logged:
+        latest = self.now - limits.LOG_AGE
+        for record in sorted(self.image.logged, key=_published):
             if record.at < horizon or record.key == relay.key or (record.key, record.sequence) in known:
                 continue
             known.add((record.key, record.sequence))
@@ -286,6 +365,7 @@ class Recovery:
                 self.image.skipped += 1
                 continue
             at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
+            at = latest = max(latest, min(self.now, at))  # the clock may have been set meanwhile
             if record.step:
                 entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
             else:
@@ -387,14 +467,18 @@ class Recovery:
             old.will = None
             node.end_session(old)
         session = node.sessions[client_id] = Session(node, client_id)
-        session.permissions = node.permissions(username, client_id, "")
+        session.listener = None if head.listener is None else head.listener.decode(errors="replace")
+        if session.listener is None:  # what it may is asked when it comes
+            session.permissions = None
+        else:
+            session.permissions = node.permissions(username, client_id, session.listener)
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.fanout)
         session.stamp = head.stamp
         session.will = will
         node.federation.retention.clock.merge(head.stamp, self.now)
-        self._arm(session, head.gone or self.image.alive)
+        self._arm(session, head.gone or self.died)
         node.counters.sessions_loaded += 1
         return session
 

@@ -121,6 +121,8 @@ class Retention:
         mark = self.store.digests.get(place_of(message.topic))
         if mark is not None and mark.time == message.stamp.time:
             mark.sequence = sequence
+            if self.node.durability is not None:
+                self.node.durability.retained(mark)
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
         """Take one that came with the stream of messages; whether it is something new to those who subscribe here."""

@@ -103,6 +103,7 @@ class Session:
         "keeper",
         "left",
         "limited",
+        "listener",
         "maximum_packet_size",
         "missed",
         "missed_bytes",
@@ -134,6 +135,7 @@ class Session:
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None
         access = node.access
+        self.listener: str | None = ""  # where its last connection came in; None: not known
         self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}

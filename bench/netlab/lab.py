@@ -36,6 +36,17 @@ class LabError(Exception):
     """The lab could not be brought up, or something in it has broken; one line."""
 
 
+def resolved(topology: Topology, way: str) -> tuple[str, str]:
+    """Return (how a network is made here if `way` is asked for, why not of namespaces; "" where they work or are not wanted).
+
+    How: "namespaces", "relays" or "loopback".
+    """
+    if not topology.network:
+        return "loopback", ""
+    reason = unsupported() if way != "relays" else ""
+    return ("relays" if reason or way == "relays" else "namespaces"), reason
+
+
 class Lab:
     """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards, whatever happens."""
 
@@ -56,11 +67,9 @@ class Lab:
         """
         self.topology, self.kind, self.seed = topology, kind, seed
         self.on = tuple(on) if on is not None else topology.brokers if kind.many else topology.brokers[:1]
-        reason = unsupported() if way != "relays" and topology.network else ""
-        if way == "namespaces" and reason and topology.network:
-            raise LabError(f"no lab of namespaces here: {reason}")
-        self.way = "loopback" if not topology.network else "relays" if reason or way == "relays" else "namespaces"
-        self.why = reason
+        self.way, self.why = resolved(topology, way)
+        if way == "namespaces" and self.why:
+            raise LabError(f"no lab of namespaces here: {self.why}")
         self.brokers: dict[str, BrokerProcess] = {}
         self.cluster = f"lab-{owner()}-{next(_number)}"
         self._recorder = recorder
@@ -216,7 +225,20 @@ class Lab:
             self._orders.send(order)
         except OSError:
             raise LabError("the network process has ended") from None
-        return self._answer()
+        answer = self._answer()
+        if "refused order" in answer:
+            raise ValueError(answer["refused order"])
+        return answer
+
+    @property
+    def broken(self) -> bool:
+        """Whether there was a network, and its process has ended."""
+        return self._network is not None and not self._network.is_alive()
+
+    @property
+    def network_end(self) -> int | None:
+        """A descriptor that can be read when the network process has ended; None without one."""
+        return self._network.sentinel if self._network is not None else None
 
     @property
     def network_pid(self) -> int | None:

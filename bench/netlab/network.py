@@ -100,7 +100,13 @@ class Meter:
 
 
 def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
-    """Carry out an order about some directions: {"pairs": [[from, to]...], "open": bool | "heal": true | "wire": {...}}."""
+    """Carry out an order about some directions: {"pairs": [[from, to]...], "open": bool | "heal": true | "wire": {...}}.
+
+    Raises ValueError, in one line, for a direction that there is not; nothing is done then.
+    """
+    for source, target in order["pairs"]:
+        if (source, target) not in pipes:
+            raise ValueError(f"there is no link from {source} to {target}")
     for source, target in order["pairs"]:
         pipe = pipes[source, target]
         if order.get("heal"):
@@ -226,7 +232,10 @@ class Network:
             return False
         answer: dict[str, Any] = {}
         if order["do"] == "set":
-            obey(order, self.pipes)
+            try:
+                obey(order, self.pipes)
+            except ValueError as error:
+                answer = {"refused order": str(error)}
         elif order["do"] == "fresh":
             self.late = Histogram()
         elif order["do"] == "totals":

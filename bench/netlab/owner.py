@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -22,6 +23,17 @@ MARK = "NETLAB_OWNER"
 PREFIX = "netlab-"
 NETNS = Path("/run/netns")
 CGROUPS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
+
+
+def open_standard() -> None:
+    """Have descriptors 0 to 2: where one was closed, the next file would get its number, and be taken for input or output."""
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            break
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def started(pid: int) -> int | None:
@@ -130,6 +142,7 @@ class Reaper:
     def __init__(self) -> None:
         """Fork. To be made before other children are: they must not hold its pipe (`let_go` in each)."""
         self._owner = owner()
+        open_standard()
         reading, self._writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:

@@ -235,7 +235,10 @@ class Relays:
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Carry out one order of the lab (as `bench.netlab.network` does)."""
         if order["do"] == "set":
-            obey(order, self.pipes)
+            try:
+                obey(order, self.pipes)
+            except ValueError as error:
+                return {"refused order": str(error)}
             for end in list(self.ends):
                 end.go_on()
         elif order["do"] == "fresh":

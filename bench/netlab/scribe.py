@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -67,15 +69,21 @@ class Scribe:
 
 
 def _write(make: Callable[[], Recorder], orders: Connection, kept: Connection) -> None:
-    """The process: write what comes until nothing more does."""
+    """The process: write what comes until nothing more does. If it cannot be, one line says so, and the network goes on."""
     kept.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    recorder = make()
     try:
-        while True:
-            for what, values in orders.recv():
-                getattr(recorder, what)(*values)
-    except EOFError:
-        pass
-    finally:
-        recorder.close()
+        recorder = make()
+        try:
+            while True:
+                for what, values in orders.recv():
+                    getattr(recorder, what)(*values)
+        except EOFError:
+            pass
+        finally:
+            recorder.close()
+    except Exception as error:
+        print(f"the network's trace ends: {error}", file=sys.stderr, flush=True)
+        with contextlib.suppress(EOFError):
+            while True:
+                orders.recv()

@@ -155,8 +155,8 @@ def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
     section = file.section(at, KEYS) if at else _whole(file)
     brokers = _brokers(file, at, section.get("brokers"))
     sites = tuple(_names(file, (*at, "sites"), section.get("sites", [])))
-    if len(set(brokers + sites)) < len(brokers + sites):
-        file.fail((*at, "sites"), "two hosts have one name")
+    if both := [name for name in sites if name in brokers]:
+        file.fail((*at, "sites"), f"{both[0]!r} is a broker's name")
     if len(brokers) + len(sites) > 250:
         file.fail((*at, "sites"), "more than 250 hosts")
     network = section.get("network", True)
@@ -175,11 +175,22 @@ def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
             file.fail(where, "expected {between: [HOST, HOST], ...}")
         rest = {key: value for key, value in entry.items() if key != "between"}
         pair = _pair(file, where, entry.get("between"), known)
+        if frozenset(pair) in links:
+            file.fail(where, f"the link between {pair[0]} and {pair[1]} is there twice")
         links[frozenset(pair)] = _wire(file, where, rest, default or Wire())
     tree = tuple(_pair(file, (*at, "tree"), pair, set(brokers)) for pair in _list(file, (*at, "tree"), section.get("tree", [])))
     if tree and not is_tree(brokers, tree):
         file.fail((*at, "tree"), "is no tree over all brokers")
     return Topology(name, brokers, sites, network, default, links, tree)
+
+
+def shown(value: Any) -> str:
+    """A value of a file for one line of complaint, however large it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_tree(brokers: Iterable[str], pairs: Iterable[tuple[str, str]]) -> bool:
@@ -215,7 +226,9 @@ def _list(file: ConfigFile, at: KeyPath, value: Any) -> list[Any]:
 def _names(file: ConfigFile, at: KeyPath, value: Any) -> list[str]:
     for name in _list(file, at, value):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            file.fail(at, f"{name!r} is no name: a small letter, then at most 14 small letters, digits and hyphens")
+            file.fail(at, f"{shown(name)} is no name: a small letter, then at most 14 small letters, digits and hyphens")
+    if twice := [name for number, name in enumerate(value) if name in value[:number]]:
+        file.fail(at, f"{twice[0]!r} is there twice")
     return list(value)
 
 
@@ -225,18 +238,17 @@ def _brokers(file: ConfigFile, at: KeyPath, value: Any) -> tuple[str, ...]:
         if not 1 <= value <= MAX_BROKERS:
             file.fail(where, f"must be 1 to {MAX_BROKERS}")
         return tuple(f"b{number}" for number in range(value))
-    names = _names(file, where, value if value is not None else [])
-    if not 1 <= len(names) <= MAX_BROKERS:
-        file.fail(where, f"must be a number or a list of 1 to {MAX_BROKERS} names")
-    return tuple(names)
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_BROKERS:
+        file.fail(where, f"must be a whole number or a list of 1 to {MAX_BROKERS} names")
+    return tuple(_names(file, where, value))
 
 
 def _pair(file: ConfigFile, at: KeyPath, value: Any, known: set[str]) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:
         file.fail(at, "expected two hosts, [ONE, OTHER]")
     for name in value:
-        if name not in known:
-            file.fail(at, f"unknown host {name!r}: one of {', '.join(sorted(known))}")
+        if not isinstance(name, str) or name not in known:
+            file.fail(at, f"unknown host {shown(name)}: one of {', '.join(sorted(known))}")
     return value[0], value[1]
 
 
@@ -256,7 +268,7 @@ def wire_from(changes: dict[str, Any], base: Wire) -> Wire:
             raise ValueError(f"unknown key {key!r}: one of {', '.join(WIRE_FIELDS)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number and not (key == "rate_mbit" and value is None):
-            raise ValueError(f"{key} must be a number, not {value!r}")
+            raise ValueError(f"{key} must be a number, not {shown(value)}")
     wire = replace(base, **changes)
     if wrong := wire.check():
         raise ValueError(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,14 +11,16 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli, rundir
+from bench import cli, rundir, runner, scenario
 from bench.netlab import owner
+from broker.configfile import ConfigFile
 
 PATIENCE = 90.0
 SCENARIO = """
@@ -61,7 +64,10 @@ def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert only_run(out)["run"] == run["run"]
 
 
-@pytest.mark.parametrize("what", ["the generator is killed", "it is asked to end", "the run is killed"])
+@pytest.mark.parametrize(
+    "what",
+    ["the generator is killed", "it is asked to end", "the run is killed", "the command is killed", "its terminal is gone"],
+)
 def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "60"))
@@ -79,15 +85,22 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
         assert pids, "no processes"
         mark = f"{owner.MARK}={pids['observer']}-{owner.started(pids['observer'])}"
         assert marked(mark), "the broker runs"
+        second = bench("run", str(file), "--out", str(out), "--resume")
+        assert second.returncode == 2 and second.stdout == ""
+        assert second.stderr == f"mqttree bench: --out {out}: another `bench run` is at work there\n"
         if what == "it is asked to end":
             process.terminate()  # unwinds like Ctrl-C, which a test runner may have switched off
+        elif what in ("the command is killed", "its terminal is gone"):
+            process.send_signal(signal.SIGKILL if what == "the command is killed" else signal.SIGHUP)
         else:
             os.kill(pids["generator" if what == "the generator is killed" else "observer"], signal.SIGKILL)
-        said = process.communicate(timeout=PATIENCE)[0]
+        said = process.communicate(timeout=PATIENCE)[0]  # until the run has ended, too
     expected = {
         "the generator is killed": (1, "failed: the generator was killed by SIGKILL", rundir.FAILED),
         "the run is killed": (1, "failed: the run's process was killed by SIGKILL", rundir.FAILED),
         "it is asked to end": (130, "interrupted", rundir.INTERRUPTED),
+        "the command is killed": (-signal.SIGKILL, "", rundir.INTERRUPTED),
+        "its terminal is gone": (-signal.SIGHUP, "", rundir.INTERRUPTED),
     }
     code, line, status = expected[what]
     assert process.returncode == code, said
@@ -96,6 +109,36 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
     while marked(mark):
         assert time.monotonic() < end, "brokers stay"
         time.sleep(0.02)
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    file.write_text(SCENARIO.replace("SECONDS", "0.5").replace("[mqttree-flood]", "[mqttree-flood, mqttree-topic]"))
+    command = [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *command],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    name = f"{out}/tiny/broker=mqttree-flood/r1/run.json"
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f"tiny broker=mqttree-flood r1: failed: cannot write {name}: File too large\n" in done.stdout
+    assert "1 of 2 runs were not made (tiny broker=mqttree-topic r1)" in done.stdout
+
+
+def test_a_generator_that_cannot_write_its_trace_says_so(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("")
+    cell = scenario.parse(ConfigFile.parse("s.yaml", "topology: local"), "s").cells[0]
+    lab: Any = SimpleNamespace(let_go=lambda: None)
+    for meanwhile in (True, False):
+        generator = runner.Generator(lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"})
+        asyncio.run(generator.hear("ready", PATIENCE))
+        if meanwhile:
+            generator.say(None)
+            with pytest.raises(runner.RunError, match=r"^generator-0: the trace cannot be written: "):
+                asyncio.run(generator.hear("done", PATIENCE))
+            assert generator.end() == "", "it was said"
+        else:
+            assert generator.end().startswith("generator-0: the trace cannot be written: ")
 
 
 def marked(mark: str) -> list[str]:
@@ -112,7 +155,9 @@ def marked(mark: str) -> list[str]:
     ("words", "line"),
     [
         (["run", "moon"], "mqttree bench: unknown scenario 'moon': one of "),
-        (["run", "hetero", "--only", "cpu=7"], "mqttree bench: no run is left by --only"),
+        (["run", "hetero", "--only", "cpu=7"], "mqttree bench: --only cpu=7: cpu is one of 0.05, 0.1, 0.2, 0.5, 1"),
+        (["run", "hetero", "--only", "cup=1"], "mqttree bench: --only cup=1: unknown factor 'cup': one of cpu, mix, broker"),
+        (["run", "hetero", "--out", "/dev/null"], "mqttree bench: --out /dev/null: is no folder"),
         (["run", "hetero", "--only", "cpu"], "mqttree bench: --only cpu: expected FACTOR=VALUE"),
         (["run", "./nothing.yaml"], "mqttree bench: cannot read nothing.yaml: No such file or directory"),
     ],

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bench.load import packets
 from bench.load.peers import expect
+from bench.netlab import __main__ as measuring
 from bench.netlab import cpulimit, owner
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
@@ -115,6 +117,9 @@ def test_delayed_cut_and_healed(way: str) -> None:
         lab.set_links([("b0", "b1")], heal=True)
         until(lambda: live(lab), "one tree again")
         assert crossing(publisher, subscriber, 9) >= DELAY
+        with pytest.raises(ValueError, match=r"^there is no link from b0 to b0$"):
+            lab.set_links([("b0", "b0")], open=False)
+        assert not lab.broken, "the network is still there"
         with pytest.raises(ValueError, match="speed"):
             lab.set_links([("b0", "b1")], wire={"speed": 1})
         for sock in (subscriber, publisher, far):
@@ -180,3 +185,44 @@ def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPa
         broker._command += ["--discovery", "telepathy"]
         with pytest.raises(LabError, match=r"^b1 ended with code 2: mqttree: .*telepathy.*$"):
             lab.start()
+
+
+PLAY = [sys.executable, "-m", "bench.cli", "lab", "--lab", "relays"]
+
+
+@pytest.mark.parametrize("given", ["a file", "nothing", "a closed input"])
+def test_whatever_a_lab_is_told_by(given: str, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("brokers: 1")
+    (tmp_path / "script").write_text("sleep 0\nsleep long\ntree")
+    command = [*PLAY, str(tmp_path / "one.yaml")]
+    if given == "a closed input":
+        command = ["sh", "-c", 'exec "$0" "$@" <&-', *command]
+    with (tmp_path / "script" if given == "a file" else Path(os.devnull)).open() as stream:
+        done = subprocess.run(command, stdin=stream, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    expected = ["sleep takes 0 to 86,400 seconds, not long", "b0: runtime, root b0, no links"] if given == "a file" else []
+    assert lines[-2:] == expected if expected else "quit" in lines[-1]
+
+
+def test_a_lab_whose_network_has_died_says_so(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("brokers: 1")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*PLAY, str(tmp_path / "one.yaml")], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while "quit" not in process.stdout.readline():
+            pass
+        own = [child.pid for child in psutil.Process(process.pid).children() if "bench.cli" in child.cmdline()]
+        (network,) = [pid for pid in own if os.getsid(pid) != pid]  # the other one is the reaper
+        os.kill(network, signal.SIGKILL)
+        assert process.wait(PATIENCE) == 1
+        said = process.stderr.read()
+    assert said == "mqttree bench: the network process has ended: the brokers have no network any more\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf", "-1", "x"])
+def test_seconds_of_a_measurement(seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["netlab", "mesh3", "--seconds", seconds])
+    with pytest.raises(SystemExit) as left:
+        measuring.main()
+    assert left.value.code == 2 and f"'{seconds}' is not a positive number" in capsys.readouterr().err

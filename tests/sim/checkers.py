@@ -324,7 +324,7 @@ class Messages:
         return None
 
     def _spread(self, interest: Interest, client: SimClient, sent: Sent) -> bool:
-        """Whether the publisher's broker knew where the session was (docs/decisions/0016: it hangs while a session moves)."""
+        """Whether the publisher's broker knew where the session was (decision 16: somebody on the way hangs while it moves)."""
         if self._floods:
             return True
         if sent.hung and len(client.holders) > 1:

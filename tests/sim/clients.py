@@ -63,7 +63,7 @@ class Sent:
     """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker (MQTT-4.3.2)."""
     will: bool = False
     hung: bool = False
-    """That broker was stopped then, and took it when it went on."""
+    """A broker was stopped then, that one or one on the way, and took it when it went on."""
     packet: Publish | None = None
 
 
@@ -389,7 +389,7 @@ class SimClient:
         if self.state != "up":
             return None
         sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, self.world.now)
-        sent.hung = self.host.paused
+        sent.hung = any(host.paused for host in self.world.alive())
         self.ledger.sent.append(sent)
         packet_id = self._next_id() if qos else None
         payload = b"%0*d|" % (digits, sent.number) + b"x" * padding

@@ -103,7 +103,7 @@ def test_roaming(routing: str) -> None:
 
 ONCE_BAD = {
     26: "the way to the holder hung while the rest of a session was fetched, which went on without it",
-    53: "a publisher's broker hung while a session moved: not promised",
+    53: "a broker that messages passed through hung while a session moved: not promised",
 }
 
 

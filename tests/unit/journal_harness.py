@@ -31,7 +31,9 @@ class Files:
 
     def carry_out(self, effect: Append | Begin | Discard) -> None:
         if isinstance(effect, Discard):
-            for generation in [g for g in self.generations if g < effect.generation]:
+            for generation in [
+                g for g in self.generations if (g == effect.generation if effect.failed else g < effect.generation)
+            ]:
                 del self.generations[generation]
             return
         if isinstance(effect, Begin):
@@ -49,6 +51,7 @@ class Files:
         """What is there; of the last file `cut` bytes."""
         image = Image()
         for generation, data in sorted(self.generations.items()):
+            image.begin()
             stream = io.BytesIO(data[:cut] if generation == max(self.generations) else data)
             if decode_header(stream.read(HEADER_SIZE), ID, generation):
                 for frame in read_frames(stream, HEADER_SIZE):

@@ -117,7 +117,8 @@ def record(number: int, delay: float | None, status: str = "complete") -> dict[s
 
 def test_ratios_of_a_mix() -> None:
     def run(mix: str, **rates: float) -> dict[str, Any]:
-        return {"cell": {"cpu": 0.5, "mix": mix}, "summary": {"flows": {k: {"delivered_per_s": v} for k, v in rates.items()}}}
+        flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
+        return {"cell": {"cpu": 0.5, "mix": mix}, "status": "complete", "summary": {"flows": flows}}
 
     (table,) = runtable.ratios([run("a", a=10.0), run("b", b=4.0), run("a+b", a=5.0, b=3.0), run("a+c", a=5.0, c=1.0)])
     lines = [[word.strip() for word in line.split("|")[1:-1]] for line in table.splitlines()[5:]]
@@ -132,6 +133,36 @@ def test_the_table_shows_every_run_as_what_it_is() -> None:
     records = [record(1, 2.0), record(2, 4.0), record(3, None, "failed")]
     headings, lines = runtable.rows(records, ["delay_mean_ms", "lost", "repair_s"])
     assert headings == ["topics", "delay ms", "lost", "repair s", "runs", "state"]
-    assert lines == [["3", "3.00 ±1.41", "0 ±0", "-", "3", "1 failed, 2 ok"]]
+    assert lines == [["3", "3.00 ±1.41 (2/3)", "0 ±0 (2/3)", "-", "3", "1 failed, 2 ok"]]
     assert runtable.failures(records) == ["s topics=3 r3: failed: b1 ended with code 1"]
     assert "| 3 " in runtable.text("title", headings, lines)
+
+
+def test_a_run_that_failed_is_in_no_average() -> None:
+    failed = record(2, 90.0, "failed")
+    failed["summary"] |= {"phases": [dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 90) | {"name": "idle"}]}
+    good = record(1, 10.0)
+    good["summary"] |= {"phases": [dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 10) | {"name": "idle"}]}
+    _, lines = runtable.rows([good, failed], ["delay_mean_ms"])
+    assert lines == [["3", "10.00 (1/2)", "2", "1 failed, 1 ok"]]
+    assert runtable.rows([failed], ["delay_mean_ms"])[1] == [["3", "-", "1", "failed"]]
+    (table,) = runtable.phases([good, failed])
+    assert table.splitlines()[-1].split("|")[1:3] == [" idle (1/2) ", " 10.0    "] and "90" not in table
+
+    def run(mix: str, status: str, **rates: float) -> dict[str, Any]:
+        flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
+        return {"cell": {"mix": mix}, "status": status, "summary": {"flows": flows}}
+
+    runs = [run("a", "complete", a=10.0), run("a", "failed", a=900.0), run("a+b", "failed", a=1.0), run("a+b", "complete", a=5.0)]
+    (table,) = runtable.ratios(runs)
+    assert [word.strip() for word in table.splitlines()[-1].split("|")[4:-1]] == ["10.0 (1/2)", "5.0 (1/2)", "0.50"]
+
+
+def test_what_a_complete_run_lacks_is_remarked() -> None:
+    run = record(1, 2.0)
+    run["summary"] |= {"skipped": 3, "interruptions": 2, "missing": {"repair_s": "1 of 2 faults not repaired"}}
+    assert runtable.remarks([run, record(2, 1.0), record(3, None, "failed")], ["repair_s"]) == [
+        "s topics=3 r1: no repair s: 1 of 2 faults not repaired; 3 messages were not published, as their publishers were not "
+        "connected; 2 connections of clients were lost"
+    ]
+    assert "repair" not in runtable.remarks([run], ["lost"])[0], "nobody asked for it"

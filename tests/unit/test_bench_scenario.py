@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench import scenario
 from bench.netlab.brokers import KINDS
@@ -75,6 +81,21 @@ def test_plans_of_faults() -> None:
     ("text", "line"),
     [
         ("title: x", "s.yaml: topology: is missing: one of "),
+        ("topology: mesh5\nfactors: {rate: [10, 10.0]}", "s.yaml:2: factors.rate: 10 and 10.0 would have the same "),
+        ("topology: mesh5\nfactors: {rate: [1.0000001, 1.0000002]}", "s.yaml:2: factors.rate: 1.0000001 and 1.0000002 would "),
+        ("topology: mesh5\nfactors: {loss: [0.1, 1.0e-1]}", "s.yaml:2: factors.loss: 0.1 and 0.1 would have the same folder, "),
+        (f"topology: mesh5\nfactors: {{fault: [{'x' * 300}]}}\nfaults: {{{'x' * 300}: []}}", "s.yaml:2: factors: a run's "),
+        ("topology: mesh5\nfactors: {fault: [{a: 1}]}\nfaults: {a: []}", "s.yaml:2: factors.fault: must be names of plans"),
+        (f"topology: mesh5\nparameters: {{rate: 1{'0' * 400}}}", "s.yaml:2: parameters.rate: is too large"),
+        (f"topology: mesh5\nparameters: {{share: 0x{'f' * 5000}}}", "s.yaml:2: parameters.share: must be true or false, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [1, 2]}]", "s.yaml:2: faults: partition takes groups, "),
+        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0, b1], [b1]]}]", "s.yaml:2: faults: b1 is in two "),
+        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], []]}]", "s.yaml:2: faults: a group is empty"),
+        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: [b0, b0]}]", "s.yaml:2: faults: there is no link from b0 to itself"),
+        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: [root, root]}]", "s.yaml:2: faults: there is no link from root"),
+        ("topology: {brokers: 1}\nfaults: [{at: 1, do: cut}]", "s.yaml:2: faults: there is only one host, and no link"),
+        ("topology: mesh5\nshow: [lost, luck]", "s.yaml:2: show: unknown figure 'luck': one of delay_mean_ms, "),
+        ("topology: mesh5\nasked: [resources]", "s.yaml:2: asked: unknown measure 'resources': one of published_per_s, "),
         ("topology: moon", "s.yaml:1: topology: unknown topology 'moon': one of "),
         ("topology: {brokers: 0}", "s.yaml:1: topology.brokers: must be 1 to 50"),
         ("topology: mesh5\nfaktors: {}", "s.yaml:2: faktors: unknown key; known are title, "),
@@ -91,7 +112,7 @@ def test_plans_of_faults() -> None:
         ("topology: mesh5\nfactors: {mix: [a]}", "s.yaml:2: factors.mix: unknown flow 'a': one of "),
         ("topology: mesh5\nparameters: {at: b9}", "s.yaml:2: parameters.at: unknown host 'b9': one of b0, "),
         ("topology: mesh5\nrepetitions: 0", "s.yaml:2: repetitions: must be 1 to 1000"),
-        ("topology: mesh5\nfaults: [{do: kill}]", "s.yaml:2: faults: at must be seconds, not None"),
+        ("topology: mesh5\nfaults: [{do: kill}]", "s.yaml:2: faults: at must be 0 to 86,400 seconds, not None"),
         ("topology: mesh5\nfaults: [{at: 1, do: bomb}]", "s.yaml:2: faults: do must be one of kill, "),
         ("topology: mesh5\nfaults: [{at: 1, do: kill}]", "s.yaml:2: faults: broker must be root, leaf, random, same or "),
         ("topology: mesh5\nfaults: [{at: 1, do: kill, broker: b1, loss: 1}]", "s.yaml:2: faults: kill takes no loss"),
@@ -102,15 +123,89 @@ def test_plans_of_faults() -> None:
         ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], [x]]}]", "s.yaml:2: faults: unknown host 'x': one of "),
         ("topology: mesh5\nfaults: {a: []}", "s.yaml:2: faults: named plans of faults need the factor fault"),
         ("topology: local\nfaults: [{at: 1, do: cut}]", "s.yaml:2: faults: without a network (topology) no link can be cut"),
-        ("topology: mesh5\nphases: [{until: x, name: y}]", "s.yaml:2: phases: expected {name: TEXT, until: SECONDS}"),
+        ("topology: mesh5\nphases: [{until: x, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not 'x'"),
+        ("topology: mesh5\nphases: [{until: 1, name: y}, {until: 2, name: y}]", "s.yaml:2: phases: 'y' is there twice"),
+        ("topology: mesh5\nphases: [{until: 1, name: boot}]", "s.yaml:2: phases: boot is what comes before all of them"),
+        ("topology: local\nfaults: [{at: 1, do: [x]}]", "s.yaml:2: faults: without a network (topology) no link can be cut"),
+        (f"topology: mesh5\nfactors: {{delay_ms: [0x{'f' * 5000}]}}", "s.yaml:2: factors.delay_ms: is too large"),
+        ("topology: mesh5\nphases: [{until: 1}]", "s.yaml:2: phases: expected {name: TEXT, until: SECONDS}"),
+        ("topology: mesh5\nphases: [{until: .inf, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not inf"),
+        ("topology: mesh5\nphases: [{until: .nan, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not nan"),
+        ("topology: mesh5\nphases: [{until: -1, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not -1"),
+        ("topology: mesh5\nfaults: [{at: 1, for: .nan, do: cut}]", "s.yaml:2: faults: for must be 0 to 86,400 seconds, not nan"),
         ("topology: mesh5\nshort: {title: x}", "s.yaml:2: short.title: cannot be shortened; "),
+        ("topology: mesh5\nshort: 3", "s.yaml:2: short: must be keys and values"),
+        ("topology: mesh5\nshort: {flows: {a: 1}}", "s.yaml:2: short.flows.a: unknown flow 'a': one of none, "),
+        ("topology: mesh5\nshort: {flows: 3}", "s.yaml:2: short.flows: must be keys and values"),
+        ("topology: mesh5\nflows: {a: {}}\nshort: {flows: {b: {}}}", "s.yaml:3: short.flows.b: unknown flow 'b': one of a"),
+        ("topology: mesh5\nflows: {a: {}}\nshort: {flows: {a: 1}}", "s.yaml:3: short.flows.a: must be keys and values"),
+        ("topology: mesh5\nflows: [a]\nshort: {flows: {a: {}}}", "s.yaml:2: flows: must be keys and values"),
+        ("topology: mesh5\nparameters: 3\nshort: {parameters: {rate: 1}}", "s.yaml:2: parameters: must be keys and values"),
+        ("topology: mesh5\nparameters: {rate: 1}\nshort: {parameters: {rat: 1}}", "s.yaml:3: short.parameters.rat: unknown "),
+        ("topology: mesh5\nshort: {factors: {qos: 1}}", "s.yaml:2: short.factors.qos: must be a list"),
+        ("topology: mesh5\nshort: {repetitions: 0}", "s.yaml:2: short.repetitions: must be 1 to 1000"),
         ("topology: mesh5\nfactors: {qos: [0]}\nskip: [{qos: 0}]", "s.yaml:2: factors: no combination is left"),
     ],
 )  # fmt: skip
-def test_one_clear_line(text: str, line: str) -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_one_clear_line(text: str, line: str, short: bool) -> None:
     with pytest.raises(ConfigError) as caught:
-        read(text, short="short" in text)
+        read(text, short)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+WHOLE: dict[str, Any] = {
+    "title": "t", "paper": "EMQ", "parameters": {"rate": 1, "locality": 50}, "flows": {"a": {"qos": 1}, "b": {}},
+    "repetitions": 2,
+    "topology": {
+        "brokers": ["x", "y"], "sites": ["w"], "network": True, "default": {"delay_ms": 3}, "tree": [["y", "x"]],
+        "links": [{"between": ["x", "y"], "loss": 0.1}],
+    },
+    "factors": {"mix": ["a", "a+b"], "fault": ["f", "g"], "delay_ms": [1, 2.5]}, "skip": [{"mix": "a", "fault": "g"}],
+    "faults": {
+        "f": [{"at": 1, "do": "cut", "link": ["x", "y"], "for": 1}, {"at": 2, "do": "kill", "broker": "root"}],
+        "g": [{"at": 1, "do": "partition", "groups": [["x"], ["y"]]}, {"at": 3, "do": "slow", "link": "all", "delay_ms": 3}],
+    },
+    "phases": [{"name": "p", "until": 3}], "figure": {"id": "i"}, "asked": ["lost"], "show": ["lost"],
+    "short": {
+        "parameters": {"rate": 2}, "flows": {"a": {"qos": 0}}, "factors": {"delay_ms": [1]}, "repetitions": 1, "phases": [],
+    },
+}  # fmt: skip
+NUMBERS = st.sampled_from([-1, 0, 1, 2.5, 10**15, 10**400, math.inf, math.nan, -math.inf, True])
+JUNK = st.recursive(
+    st.none() | NUMBERS | st.sampled_from(["", "x", "all", "root", "fault", "f"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "x", "do", "at", 3]), inner, max_size=2),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place of nested mappings and lists."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+@given(st.sampled_from(list(places(WHOLE))), JUNK, st.booleans())
+def test_junk_anywhere_is_one_line(path: tuple[Any, ...], junk: Any, short: bool) -> None:
+    data = copy.deepcopy(WHOLE)
+    inner: Any = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = junk
+    try:
+        found = parse(ConfigFile("s.yaml", data, {}), "s", short)
+    except ConfigError as error:
+        assert str(error).startswith("s.yaml: ") and "\n" not in str(error)
+        return
+    for cell in found.cells:
+        assert math.isfinite(cell.duration()) and cell.fingerprint() and cell.name
+
+
+def test_measures_that_may_be_asked_for_are_those_of_the_tables() -> None:
+    pytest.importorskip("pyarrow")
+    from bench.spark.summary import MEASURES
+
+    assert scenario.MEASURES == MEASURES
 
 
 def test_an_unknown_name_is_one_line() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from bench.netlab import topology
 from bench.scenario import Fault
-from bench.shell import link_lines, parse, tree_lines
+from bench.shell import link_lines, parse, pause, read_lines, tree_lines
 
 MESH = topology.load("mesh3")
 
@@ -42,12 +45,33 @@ def test_words(line: str, fault: Fault | str) -> None:
         ("partition b0", "partition takes two groups or more"),
         ("partition b0 b8", "unknown host 'b8': one of b0, b1, b2"),
         ("kill 'b0", "No closing quotation"),
+        ("cut b0 b0", "there is no link from b0 to itself"),
+        ("partition b0 b0", "b0 is in two groups, or twice in one"),
+        ("partition b0 b1,", "unknown host ''"),
     ],
 )
 def test_one_clear_line(line: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse(line, MESH)
     assert str(caught.value).startswith(reason)
+
+
+def test_pauses() -> None:
+    assert pause("sleep 0.5") == 0.5 and pause("kill b0") is None
+    for line in ("sleep x", "sleep", "sleep -1", "sleep nan", "sleep inf", "sleep 1 2"):
+        with pytest.raises(ValueError, match=r"^sleep takes 0 to 86,400 seconds, not "):
+            pause(line)
+
+
+def test_input_of_any_kind_is_read_to_its_last_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    (tmp_path / "script").write_text("tree\nkill b0")
+    for name in (str(tmp_path / "script"), os.devnull):
+        descriptor = os.open(name, os.O_RDONLY)
+        read_lines(lines.append, descriptor)
+        os.close(descriptor)
+        read_lines(lines.append, descriptor)  # closed by now
+    assert lines == ["tree", "kill b0", "quit", "quit", "quit", "quit"]
 
 
 def test_what_is_shown() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker import disk
 from broker.configfile import ConfigError
 from broker.disk import Disk
 from broker.effects import Append, Begin, Discard
@@ -63,16 +65,16 @@ def test_frames_that_come_at_once_are_written_at_once(tmp_path: Path, monkeypatc
     calls = []
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda number: (calls.append(number), sync(number)))
-    disk = Disk(tmp_path, ID, sync=True)
+    files = Disk(tmp_path, ID, sync=True)
     for effect in [Begin(1), *(Append(frame(number), number) for number in range(1, 101))]:
-        disk.put(effect)
+        files.put(effect)
     said: list[Any] = []
-    disk.start(lambda effect, error: said.append((effect, error)))
-    disk.close()
+    files.start(lambda effect, error: said.append((effect, error)))
+    files.close()
     assert [type(effect) for effect, _ in said] == [Begin, Append]
     assert said[-1][0].mark == 100
     assert len(calls) == 1
-    assert len(disk.load().image.sessions) == 100
+    assert len(files.load().image.sessions) == 100
 
 
 @pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
@@ -83,11 +85,11 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     writer.do(Begin(1))
     assert writer.do(Append(frame(1), 1)) is None
 
-    def broken(*_: object) -> int:
+    def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, what, broken)
+        patch.setattr(os, what, full)
         assert writer.do(Append(frame(2), 2)) == "No space left on device"
         if what == "pwrite":
             assert writer.do(Begin(2)) == "No space left on device"
@@ -121,6 +123,94 @@ def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not again.image.sessions
 
 
+def broken(*_: object) -> int:
+    raise OSError(24, "Too many open files")
+
+
+def test_without_room_for_a_thread_the_journal_flushes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    flushed: queue.Queue[int] = queue.Queue()
+    sync = os.fdatasync
+
+    def seen(number: int) -> None:
+        sync(number)
+        flushed.put(number)
+
+    monkeypatch.setattr(os, "fdatasync", seen)
+    writer = Writer(tmp_path, sync=False)
+    writer.do(Begin(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", broken)
+        assert writer.do(Append(frame(1), 1)) is None
+        flushed.get(timeout=PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+        assert writer.do(Append(frame(2), 2)) is None
+        flushed.get(timeout=PATIENCE)
+    assert writer.do(Append(frame(3), 3)) is None
+    writer.disk.close()
+    assert set(Disk(tmp_path, ID, sync=False).load().image.sessions) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("what nobody expects")])
+@pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
+def test_whatever_goes_wrong_the_thread_lives(
+    tmp_path: Path, what: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, sync=True)
+    writer.do(Begin(1))
+
+    def fails(*_: object) -> int:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, what, fails)
+        assert writer.do(Append(frame(1), 1)) == (str(error) or "MemoryError")
+    assert writer.do(Begin(2)) is None
+    assert writer.do(Append(frame(2), 2)) is None
+    writer.disk.close()
+    assert 2 in Disk(tmp_path, ID, sync=True).load().image.sessions
+
+
+def test_a_flush_that_fails_is_told_though_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    writer = Writer(tmp_path, sync=False)
+    writer.do(Begin(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        last = Append(frame(1), 1)
+        assert writer.do(last) is None
+        assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
+    assert writer.do(Append(frame(2), 2)) == "Too many open files"
+    assert writer.do(Begin(2)) is None
+    writer.disk.close()
+
+
+def test_what_was_promised_has_a_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.readlink(f"/proc/self/fd/{number}")), sync(number)))
+    writer = Writer(tmp_path, sync=True)
+    assert synced == [str(tmp_path)]
+    writer.do(Begin(1))
+    writer.do(Begin(2))
+    del synced[:]
+    writer.disk.put(Discard(2))
+    writer.disk.close()
+    assert synced == [str(tmp_path / "journal")]
+
+
+def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, sync=True)
+    for generation in (1, 2):
+        writer.do(Begin(generation))
+        writer.do(Append(frame(generation), generation))
+    writer.disk.put(Discard(2, failed=True))
+    writer.do(Begin(3))
+    writer.disk.close()
+    assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == ["00000001", "00000003"]
+
+
 # ---------------------------------------------------------------- reading
 
 
@@ -141,9 +231,54 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     assert first == f"{folder / '00000001'}: what begins at byte {len(good)} is cut off; the {rest} bytes from there do not count"
     assert second == f"{folder / '00000002'}: its beginning is cut off or damaged; nothing in it counts (35 bytes)"
     assert "is damaged" in third
+    assert third.endswith("; it is put aside as 00000003.damaged")  # something stands behind it
     again = Disk(tmp_path, ID, sync=False).load()
-    assert not again.cuts
+    assert again.cuts == [third]
     assert set(again.image.sessions) == {1, 3}
+
+
+@pytest.mark.parametrize("at", [17, 20, 30, 37, 42, 100])
+def test_a_damaged_file_is_not_destroyed(tmp_path: Path, at: int) -> None:
+    """One bit, in the header or in a frame, whatever it means."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    data = bytearray(encode_header(ID, 1) + b"".join(frame(n) for n in range(1, 101)))
+    data[at] ^= 1
+    path = folder / "00000001"
+    path.write_bytes(data)
+    writer = Writer(tmp_path, sync=True)
+    assert len(writer.loaded.cuts) == 1
+    assert len(writer.loaded.image.sessions) <= 2
+    writer.do(Begin(2))
+    writer.disk.put(Discard(2))
+    writer.disk.close()
+    assert not path.exists()
+    assert (folder / "00000001.damaged").read_bytes() == data
+    loaded = Disk(tmp_path, ID, sync=True).load()
+    assert (loaded.files, loaded.cuts) == (1, [])
+
+
+def test_only_some_damaged_files_are_put_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    for generation in range(1, 8):
+        (folder / f"{generation:08d}").write_bytes(encode_header(ID, generation) + frame(1)[:-1] + b"?" + frame(2))
+    cuts = Disk(tmp_path, ID, sync=True).load().cuts
+    assert len(list(folder.glob("*.damaged"))) == 4
+    assert [line.endswith("there are 4 damaged files already, so it will be deleted") for line in cuts] == [False] * 4 + [
+        True
+    ] * 3
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 5000, frame(3)[:-1], frame(3)[:3], frame(3)[:-9] + bytes(9)])
+def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
+    (tmp_path / "journal").mkdir()
+    path = tmp_path / "journal" / "00000001"
+    good = encode_header(ID, 1) + frame(1) + frame(2)
+    path.write_bytes(good + torn)
+    assert len(Disk(tmp_path, ID, sync=True).load().cuts) == bool(torn)
+    assert path.read_bytes() == good
+    assert [path.name for path in path.parent.iterdir()] == ["00000001"]
 
 
 @pytest.mark.parametrize(

@@ -141,11 +141,40 @@ def test_time_passes_while_the_broker_is_down() -> None:
     twice = once.again(10)
     assert keeper(twice.again(0, twice.files), "w2").payloads() == []
     twice.advance(6)
+    assert keeper(twice, "w2").payloads() == []  # it may have been killed a moment before it was back
+    twice.advance(10)
     assert keeper(twice, "w2").payloads() == [b"gone"]
     late = twice.again(80)
     late.advance(1)
     assert set(late.node.sessions) == {"w2"}
     assert late.counters.sessions_expired == 1
+
+
+def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
+    """It says that it lives, though nobody else has anything to say."""
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 5})
+    client = world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 60}, will=will)
+    client.subscribe("a", qos=1)
+    for _ in range(20):
+        world.advance(30)
+        client.send(Pingreq())
+    frames = world.counters.journal_frames
+    again = world.again(1, copy_of(world.files))
+    again.advance(0.5)
+    assert "k" in again.node.sessions
+    assert keeper(again, "l").payloads() == []
+    again.advance(5)
+    assert keeper(again, "l").payloads() == [b"gone"]
+    late = world.again(2 * limits.JOURNAL_BEAT + 61, copy_of(world.files))
+    late.advance(0.1)
+    assert set(late.node.sessions) == {"l"}
+    assert 60 <= frames < 80
+    quiet = Durable()
+    quiet.connect("clean")
+    quiet.advance(600)
+    assert quiet.counters.journal_frames == 0  # for sessions that nobody keeps it does not matter
 
 
 def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:
@@ -277,6 +306,31 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
                 world = again
                 chaos = Chaos(world, rng)
     assert not seed % 2 or world.counters.checkpoints or world.counters.journal_bytes < 2000
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And recovered, again and again, also while it recovers."""
+    rng = random.Random(1000 + seed)
+    monkeypatch.setattr(durability, "SMALLEST", 2000)
+    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 3)
+    world = Durable()
+    chaos = Chaos(world, rng)
+    for number in range(150):
+        chaos.step()
+        what = rng.random()
+        if what < 0.1:
+            world.advance(rng.choice([0.005, 0.02, 0.5]))
+        elif what < 0.2:
+            world.files.broken = rng.choice(["No space left on device", "", ""])
+        if number % 15 == 14:
+            world.files.broken = ""
+            for _ in range(40):
+                world.advance(0.5)
+                if world.durability.state == durability.OK and not world.durability.busy:
+                    break
+            assert world.durability.state == durability.OK
+            assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
 
 
 def copy_of(files: Files) -> Files:

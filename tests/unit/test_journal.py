@@ -69,11 +69,11 @@ def test_a_run(number: int, qos: int, topic: bytes, properties: bytes, head: byt
         assert found.message(number + index) == MessageRecord(number + index, qos, False, 0, topic, properties, payload)
 
 
-@given(U32, st.integers(0, 15), st.integers(3, 5), st.floats(0), U64, U64, TEXT, TEXT, TEXT)
+@given(U32, st.integers(0, 15), st.integers(3, 5), st.floats(0), U64, U64, TEXT, TEXT, TEXT, st.none() | TEXT)
 def test_a_session(
-    n: int, flags: int, version: int, expiry: float, stamp: int, gone: int, name: bytes, user: bytes, w: bytes
+    n: int, flags: int, version: int, expiry: float, stamp: int, gone: int, name: bytes, user: bytes, w: bytes, at: bytes | None
 ) -> None:
-    record = SessionRecord(n, flags, version, expiry, stamp, gone, name, user, w)
+    record = SessionRecord(n, flags, version, expiry, stamp, gone, name, user, w, at)
     assert SessionRecord.decode(body_of(record.encode(), 3)) == record
 
 
@@ -205,11 +205,20 @@ def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
 
 
 def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.journal.VERSION", 2)
+    monkeypatch.setattr("broker.journal.VERSION", 3)
     data = encode_header(ID, 1)
     monkeypatch.undo()
-    with pytest.raises(JournalError, match="has version 2, and this release reads up to 1: it was written by a newer one"):
+    with pytest.raises(JournalError, match="has version 3, and this release reads up to 2: it was written by a newer one"):
         decode_header(data, ID, 1)
+
+
+def test_a_file_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.journal.VERSION", 1)
+    data = encode_header(ID, 1)
+    monkeypatch.undo()
+    assert decode_header(data, ID, 1) is True
+    body = bytes.fromhex("000000010c0440590000000000000000000000000007000000000000000900020000000161627577696c6c")
+    assert SessionRecord.decode(body) == SessionRecord(1, 12, 4, 100.0, 7, 9, b"ab", b"u", b"will", None)
 
 
 @pytest.mark.parametrize("data", [b"", b"mqttree jou", encode_header(ID, 1)[:-1]])

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import io
+import random
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from broker import checkpoint, durability, limits
-from broker.journal import decode_header
+from broker import checkpoint, disk, durability, limits
+from broker.access import Access
+from broker.aclfile import parse_rules
+from broker.digests import place_of
+from broker.disk import Disk
+from broker.durability import Durability
+from broker.effects import Append
+from broker.journal import HEADER_SIZE, SessionRecord, decode_header, read_frames
 from broker.origin import Window, origin_key
-from broker.wire import Connack, Disconnect, Pingreq, Pingresp, Property, Puback, Publish, Subscribe, SubscriptionRequest
-from tests.unit.journal_harness import ID, Durable, Files
+from broker.wire import (
+    Connack,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Property,
+    Puback,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    encode_packet,
+)
+from tests.unit.journal_harness import ID, Durable, Files, picture
 from tests.unit.node_harness import connect_packet
-from tests.unit.test_durability import copy_of, keeper, lazy
+from tests.unit.test_durability import Chaos, copy_of, keeper, lazy
 
 
 def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +141,294 @@ def test_a_run_is_in_the_log_once() -> None:
     world.node.federated = True
     again = world.again(0.5, files)
     assert sum(entry.count for entry in again.node.relay.log._entries) == 10
+
+
+def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint says it in frames that the disk can take."""
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 16_000)
+    monkeypatch.setattr(checkpoint, "STEP_BYTES", 4000)
+    monkeypatch.setattr(durability, "SMALLEST", 32_000)
+    monkeypatch.setattr(durability, "AHEAD", 8000)
+    world = Durable(sync=True)
+    client = keeper(world, "k")
+    client.subscribe("a", qos=1)
+    publisher = world.connect("p")
+    for number in range(1, 41):
+        publisher.publish("a", b"%03d" % number * 1000, 1, number)
+        world.advance(0.1)
+    assert publisher.take() == [Puback(number) for number in range(1, 41)]
+    assert world.counters.checkpoints
+    assert world.durability.state == durability.OK
+    assert world.counters.journal_errors == 0
+    world.advance(1)
+    sizes = []
+    world.durability._begin_checkpoint()
+    while world.durability.busy:
+        world.files.lazy = True
+        world.advance(durability.STEP)
+        sizes += [len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)]
+        world.files.lazy = False
+        world.tell()
+    assert len(sizes) > 10
+    assert max(sizes) < 10_000
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
+    world = lazy(sync=True)
+    world.node.federated = True
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x" * 9000, 1, 1)
+    world.connect("other").publish("a/1", b"y", 1, 1)
+    assert world.durability.state == durability.OK
+    world.tell()
+    assert publisher.take() == [Puback(1)]
+
+
+def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_FRAME_BYTES", 2000)
+    world = lazy(sync=True)
+    publisher = world.connect("p")
+    for topic in ("a/1", "a/2", "a/3"):
+        publisher.conn.receive(encode_packet(Publish(topic, topic.encode() * 500, 1, packet_id=1), 5), world.now)
+    world.settle()
+    assert world.counters.journal_split == 1
+    assert "written as several" in world.logged[-1]
+    assert publisher.take() == []
+    world.tell()
+    assert len(publisher.take()) == 3
+    stream = io.BytesIO(world.files.generations[1])
+    stream.seek(HEADER_SIZE)
+    assert [len(frame[1]) < 2000 for frame in read_frames(stream, HEADER_SIZE)][-4:] == [True] * 4
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that is always behind, as clients publish as fast as they are read."""
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 64_000)
+    monkeypatch.setattr(durability, "SMALLEST", 32_000)
+    monkeypatch.setattr(durability, "AHEAD", 8000)
+    world = lazy(sync=True)
+    publishers = [world.connect(f"p{number}") for number in range(20)]
+    sizes = []
+    for number in range(1, 201):
+        world.now += 0.01
+        world.node.tick(world.now)
+        world.settle()
+        for publisher in publishers:
+            if publisher.transport.reading:
+                publisher.publish("a/1", b"x" * 1000, 1, number)
+                publisher.take()
+        untold, left = world.files.untold, 8000
+        while untold and left > 0:
+            effect, error = untold.pop(0)
+            left -= len(effect.data) if isinstance(effect, Append) else 0
+            world.node.answer(effect, error, world.now)
+        world.settle()
+        session = world.session("l")
+        while len(session.queue) > 20:
+            session.queue.popleft()
+        sizes.append(sum(map(len, world.files.generations.values())))
+    assert world.counters.checkpoints > 3
+    assert world.durability.state == durability.OK
+    assert max(sizes) < 400_000
+
+
+def test_a_generation_that_could_not_be_completed_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or every MB that somebody frees on a full disk would be eaten by the next one that fails."""
+    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    world = Durable(sync=True)
+    for number in range(20):
+        keeper(world, f"l{number}").subscribe("a", qos=1)
+    world.files.broken = "No space left on device"
+    publisher = world.connect("p")
+    publisher.publish("a", b"x", 1, 1)
+    for _ in range(5):
+        world.files.broken = ""
+        for _ in range(150):
+            if world.durability.state == durability.RECOVERING:
+                break
+            world.advance(0.01)
+        world.advance(0.03)
+        assert len(world.files.generations) == 2
+        world.files.broken = "No space left on device"
+        world.advance(1)
+        assert list(world.files.generations) == [1]
+    world.files.broken = ""
+    world.advance(3)
+    assert publisher.take() == [Puback(1)]
+    assert len(world.files.generations) == 1
+
+
+def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
+    world = Durable(sync=True)
+    keeper(world, "l").subscribe("a", qos=1)
+    world.files.broken = "No space left on device"
+    stays = world.connect("p")
+    stays.publish("a", b"x", 1, 1)
+    for number in range(50):
+        client = world.connect(f"c{number}")
+        client.publish("a", b"x", 1, 1)
+        client.publish("a", b"y", 1, 2)
+        client.vanish()
+        world.advance(0.1)
+    assert len(world.durability._withheld) <= 3
+    world.files.broken = ""
+    world.advance(3)
+    assert stays.take() == [Puback(1)]
+    assert len(world.durability._withheld) == 0
+    assert (world.durability._withheld._size, world.durability._withheld._dead) == (0, 0)
+
+
+def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
+    """Else a session that came from elsewhere, with a broker that is killed then, would get it once more."""
+    world = Durable()
+    keeper(world, "k").subscribe("a", qos=2)
+    key = origin_key(b"x" * 8, 1)
+    window = world.node.relay.vector[key] = Window(3, world.now, world.node.counters)
+    window.top = 9  # went by
+    assert key not in world.again(0, copy_of(world.files)).node.relay.vector
+    keeper(world, "came")
+    assert world.again(0, copy_of(world.files)).node.relay.vector[key].top == 9
+
+
+def test_what_was_to_be_deleted_does_not_come_back() -> None:
+    """A session and a retained message ended while nothing could be written; then everything was, but for the deletion of the
+    older file."""
+    world = Durable(sync=True)
+    keeper(world, "k").subscribe("a", qos=1)
+    keeper(world, "stays").subscribe("a", qos=1)
+    publisher = world.connect("p")
+    publisher.publish("$r", b"x", 1, 1, retain=True)
+    publisher.publish("r", b"x", 1, 2, retain=True)
+    old = bytes(world.files.generations[1])
+    world.files.broken = "No space left on device"
+    world.open().send(connect_packet("k", 5))  # does not want it kept
+    publisher.publish("r", b"", 1, 3, retain=True)
+    world.files.broken = ""
+    world.advance(3)
+    assert world.durability.state == durability.OK
+    files = copy_of(world.files)
+    assert len(files.generations) == 1
+    files.generations[1] = bytearray(old)
+    again = world.again(1, files)
+    assert set(again.node.sessions) == {"stays"}
+    assert picture(again)["retained"].keys() == picture(world)["retained"].keys()
+    image = files.image()
+    assert len(image.sessions) == 1
+
+
+def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("other", qos=1)
+    wall = 1.7e9
+    for number, ahead in enumerate((3600, 0, -50, 3600, 0)):
+        world.node.set_wall(wall + ahead, world.now)
+        publisher = world.connect("p")
+        world.node.federated = True
+        publisher.publish("a", b"%d" % number, 1, 1)
+    again = world.again(1)
+    entries = list(again.node.relay.log._entries)
+    assert [entry.data(again.now)[-1:] for entry in entries] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
+    assert all(entry.at <= again.now for entry in entries)
+
+
+def rules_of(listener: str) -> list[Access]:
+    """What lets in only who comes in there."""
+    rules = parse_rules("rules", f"listener {listener}\nallow all #\n")
+    return [Access(None, rules), Access(set(), None, {listener: True}), Access({"u"}, rules, {listener: True})]
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("known", [True, False])
+def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is refused, nor taken away, by rules about another one. Older journals do not say where a client came in."""
+    begin = Durability.begin
+    access: list[Access] = []
+
+    def begun(durability: Durability, *arguments: Any) -> None:
+        if access:
+            durability.node.set_access(access[0], arguments[-1])
+        begin(durability, *arguments)
+
+    monkeypatch.setattr(Durability, "begin", begun)
+    encode = SessionRecord.encode
+    if not known:
+        monkeypatch.setattr(SessionRecord, "encode", lambda record: encode(record._replace(listener=None)))
+    world = Durable(sync=True)
+    client = keeper(world, "k")
+    access.append(rules_of(client.conn.listener)[which])
+    client.subscribe("a", qos=1)
+    client.vanish()
+    world.connect("p").publish("a", b"before", 1, 1)
+    again = world.again(1)
+    again.connect("p").publish("a", b"after", 1, 1)
+    for _ in range(2):
+        assert [outgoing.message.payload for outgoing in again.session("k").queue] == [b"before", b"after"]
+        again.node.set_access(access[0], again.now)
+        again.settle()
+    nobody = rules_of("elsewhere")[which]
+    again.node.set_access(nobody, again.now)
+    again.settle()
+    assert len(again.session("k").queue) == (0 if known else 2)
+    assert len(again.again(1).session("k").queue) == (0 if known else 2)
+
+
+def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that dies again and again before its checkpoint is complete does not fill the disk."""
+    monkeypatch.setattr(durability, "SMALLEST", 4000)
+    monkeypatch.setattr(disk, "SMALLEST", 4000)
+    monkeypatch.setattr(checkpoint, "STEP_BYTES", 1000)
+    rng = random.Random(7)
+    world = Durable()
+    chaos = Chaos(world, rng)
+    for number in range(300):
+        chaos.step()
+        if number % 50 == 0:
+            world.advance(0.5)
+    keeper(world, "l").subscribe("#", qos=2)
+    client = world.connect("p")
+    for number in range(1, 21):
+        client.publish("a", bytes(1000), 1, number)
+    world.advance(3)
+    start = sum(len(record) for piece in world.files.image().records(1000) for record in piece)
+    folder = tmp_path / "journal"
+    compacted = 0
+    for _ in range(20):
+        before = picture(world)
+        folder.mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+        for generation, data in world.files.generations.items():
+            (folder / f"{generation:08d}").write_bytes(data)
+        loaded = Disk(tmp_path, ID, sync=True).load()
+        compacted += loaded.files == 1
+        files = Files()
+        files.generations = {int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()}
+        assert max(files.generations) == loaded.generation - 1
+        assert sum(map(len, files.generations.values())) == loaded.size < 6 * start
+        again = Durable(files=copy_of(files), at=world.now)
+        assert picture(again) == before
+        world = Durable(files=files, at=world.now)
+        world.advance(0.02)
+    assert compacted > 1
+
+
+def test_the_number_of_a_retained_message_comes_back() -> None:
+    """By it other brokers know copies of it."""
+    world = Durable()
+    publisher = world.connect("p")
+    world.node.federated = True
+    publisher.publish("r", b"kept" * 100, 1, 1, retain=True)
+    mark = world.node.retained.digests.get(place_of(b"r"))
+    assert mark is not None
+    assert mark.sequence == 1
+    found = world.again(1).node.retained.digests.get(place_of(b"r"))
+    assert found is not None
+    assert found.sequence == 1
+    assert world.counters.journal_bytes < 1000  # the message twice: for the topic, and for other brokers
 
 
 def test_nothing_comes_before_connack() -> None:

@@ -1,0 +1,227 @@
+"""`mqttree bench run` without a run: which runs are meant and which finished, what is said of them, and a network's orders."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
+
+from bench import cli, run, rundir
+from bench.netlab.lab import Lab, LabError, resolved
+from bench.netlab.network import Network, obey
+from bench.netlab.pipe import Pipe as Direction
+from bench.netlab.scribe import PACK, Scribe
+from bench.netlab.topology import Topology
+from bench.observe import Observer, Use, mean_use
+from bench.scenario import Fault
+from bench.striking import Striker, repair, repairs
+from bench.trace import Writer
+
+S = 1_000_000_000
+SCENARIO = "topology: {brokers: 2}\nfactors: {rate: [10, 20], share: [false, true]}\nparameters: {version: 5}\nrepetitions: 2\n"
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    return cli._parser(False).parse_args(["run", *words])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+def finished(job: run.Job, asked: argparse.Namespace, **changes: Any) -> None:
+    record = {
+        "status": rundir.COMPLETE, "fingerprint": job.cell.fingerprint(), "seed": job.seed(asked), "lab": "relays",
+        "findings": [], "schema": rundir.SCHEMA,
+    }  # fmt: skip
+    rundir.write(job.folder, record | changes)
+
+
+def test_the_mean_over_repairs_and_none_without_one() -> None:
+    struck = [(1 * S, "kill", "b0"), (4 * S, "restart", "b0"), (6 * S, "partition", "partition"), (9 * S, "heal", "partition")]
+    found = repairs(struck, [0, 2 * S, 5 * S, 9 * S + 1])
+    assert [(each["kind"], each["seconds"]) for each in found] == [("kill", 1.0), ("partition", None)]  # it was healed
+    assert repair(found) == (None, "1 of 2 faults not repaired")
+    assert repair(repairs(struck, [4 * S - 1, 8 * S])) == ((3 - 1e-9 + 2) / 2, "")
+    slowed = [(1 * S, "cut", "b0-b1"), (2 * S, "slow", "all")]
+    assert repairs(slowed, [2 * S])[0]["seconds"] is None and repairs(slowed, [1 * S])[0]["seconds"] == 0
+    assert repair(repairs([(1 * S, "slow", "all")], [2 * S])) == (None, "no faults")
+
+
+def test_what_brokers_use_is_the_mean_over_them() -> None:
+    one, other, unseen = Use(), Use(), Use()
+    for at, cpu, rss in ((0, 1.0, 100), (1, 1.5, 300), (2, 0.1, 200), (3, 0.6, 200)):  # started anew before the third
+        one.add(at * S, cpu, rss)
+    other.add(0, 5.0, 400)
+    other.add(2 * S, 5.2, 400)
+    found = mean_use([one, other, unseen])
+    assert found["broker_cpu"] is not None and math.isclose(found["broker_cpu"], (0.5 + 0.1) / 2)
+    assert found["broker_cpu_max"] == 0.5 and found["broker_rss"] == 300
+    assert mean_use([unseen]) == {"broker_cpu": None, "broker_cpu_max": None, "broker_rss": None}
+
+
+def test_only_takes_what_is_shown(file: str) -> None:
+    for words, count in ((["rate=10"], 4), (["rate=10.0", "share=false"], 2), (["share=True", "share=false"], 8), (["qos=0"], 8)):
+        asked = arguments(file, *(word for each in words for word in ("--only", each)))
+        assert len(run.plan(asked)) == count, words
+    for word, line in (
+        ("rat=1", "--only rat=1: unknown factor 'rat': one of rate, share"),
+        ("rate=11", "--only rate=11: rate is one of 10, 20"),
+        ("duration=1", "--only duration=1: unknown factor 'duration': one of rate, share"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            run.plan(arguments(file, "--only", word))
+        assert str(caught.value) == line
+
+
+def test_two_files_of_one_name(file: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "s.yaml"
+    other.write_text(SCENARIO)
+    with pytest.raises(ValueError, match=r"^\S+s\.yaml and \S+s\.yaml are both called 's', and so would be their folders$"):
+        run.chosen([file, str(other)], False)
+    (tmp_path / "hetero.yaml").write_text(SCENARIO)
+    with pytest.raises(ValueError, match="are both called 'hetero'"):
+        run.chosen(["Hetero", str(tmp_path / "hetero.yaml")], False)
+    assert [each.name for each in run.chosen([file, file, "hetero", "Hetero"], True)] == ["s", "hetero"]
+
+
+def test_a_run_is_finished_if_all_that_was_asked_is_the_same(file: str, tmp_path: Path) -> None:
+    asked = arguments(file, "--out", str(tmp_path / "out"), "--resume", "--lab", "relays")
+    changes: list[dict[str, Any]] = [
+        {}, {"seed": 7001}, {"lab": "namespaces"}, {"fingerprint": "x"}, {"status": rundir.FAILED}, {"schema": 1}
+    ]  # fmt: skip
+    jobs = run.plan(asked)
+    for job, change in zip(jobs, changes, strict=False):
+        finished(job, asked, **change)
+    assert run._look(jobs, asked)
+    assert [job.record is not None for job in jobs] == [True] + [False] * 7
+    for words in (["--seed", "7"], ["--lab", "namespaces"]):
+        other = arguments(file, "--out", str(tmp_path / "out"), "--resume", *words)
+        if resolved(jobs[0].cell.topology, other.lab)[0] == "relays":
+            continue  # no namespaces here
+        jobs = run.plan(other)
+        assert run._look(jobs, other) and not any(job.record for job in jobs[:1])
+
+
+def test_nothing_that_is_there_is_overwritten(file: str, tmp_path: Path) -> None:
+    asked = arguments(file, "--out", str(tmp_path / "out"))
+    jobs = run.plan(asked)
+    assert run._look(jobs, asked)
+    jobs[3].folder.mkdir(parents=True)
+    assert run._look(jobs, asked), "an empty folder is nothing"
+    (jobs[3].folder / "run.json").write_text("{half a")
+    assert not run._look(jobs, asked)
+
+
+def test_a_folder_is_for_one_command(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out, line in (
+        (Path("/dev/null"), "--out /dev/null: is no folder"),
+        (tmp_path / "file", "is no folder"),
+        (tmp_path / "file" / "x", "Not a directory"),
+        (Path("/proc/x"), "--out /proc/x: "),
+    ):
+        with pytest.raises(ValueError, match=line), rundir.claimed(out):
+            pass
+    taken = pytest.raises(ValueError, match=r"another `bench run` is at work there$")
+    with rundir.claimed(tmp_path / "out"), taken, rundir.claimed(tmp_path / "out"):
+        pass
+    with rundir.claimed(tmp_path / "out"):
+        pass
+
+
+def test_where_nothing_can_be_written_it_ends_with_one_line(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/full/run.json")
+
+    monkeypatch.setattr(rundir, "fresh", full)
+    assert cli.main(["run", file, "--out", str(tmp_path / "out"), "--lab", "relays"]) == 1
+    said = capsys.readouterr()
+    assert "s rate=10.0,share=False r1: failed: cannot write /full/run.json: No space left on device\n" in said.out
+    assert "7 of 8 runs were not made (s rate=10,share=False r2 to s rate=20,share=True r2): the same with" in said.out
+    assert f"--out {tmp_path / 'out'} --resume makes them" in said.out
+
+
+def test_what_was_interrupted_is_named(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = arguments(file, "--out", str(tmp_path / "out"), "--only", "rate=10", "--only", "share=false")
+    jobs = run.plan(asked)
+    for job, status in zip(jobs, (rundir.COMPLETE, rundir.INTERRUPTED), strict=True):
+        job.record = {
+            "cell": job.cell.factors, "status": status, "summary": {"skipped": 2}, "scenario": "s", "repetition": job.repetition,
+            "failures": ["interrupted"] if status == rundir.INTERRUPTED else [], "findings": [],
+        }  # fmt: skip
+    run.report(jobs)
+    said = capsys.readouterr().out
+    assert "1 of 2 runs were not made (s rate=10,share=False r2): the same with --out " in said
+    assert "s rate=10.0,share=False r1: 2 messages were not published" in said
+
+
+def test_run_json_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r1").write_text("")
+    with pytest.raises(OSError) as caught:
+        rundir.write(tmp_path / "r1", {})
+    assert rundir.unwritable(caught.value).startswith(f"cannot write {tmp_path}/r1/run.json: ")
+    rundir.write(tmp_path / "r2", {"a": 1})
+    assert json.loads((tmp_path / "r2" / "run.json").read_text()) == {"a": 1} and len(list((tmp_path / "r2").iterdir())) == 1
+
+
+def test_an_order_about_a_link_that_is_not_there() -> None:
+    pipes = {pair: Direction(None) for pair in (("a", "b"), ("b", "a"))}
+    for direction in pipes.values():
+        direction.open = True
+    with pytest.raises(ValueError, match=r"^there is no link from b to b$"):
+        obey({"pairs": [["a", "b"], ["b", "b"]], "open": False}, pipes)
+    assert pipes["a", "b"].open, "nothing was done"
+
+    lab, orders = Pipe()
+    network = Network(Topology("two", ("a", "b")), {}, {}, orders, None, 1)
+    lab.send({"do": "set", "pairs": [["a", "a"]], "open": False})
+    assert network._order() and lab.recv() == {"refused order": "there is no link from a to a"}
+
+
+def striker(seed: int = 1, **brokers: Any) -> Striker:
+    lab: Any = SimpleNamespace(topology=Topology("two", ("a", "b")), brokers=brokers or {"a": None, "b": None})
+    observer: Any = SimpleNamespace(root=lambda: "a", leaf=lambda: "b", struck=lambda _: None, cut=set())
+    return Striker(cast(Lab, lab), cast(Observer, observer), cast(Writer, None), seed)
+
+
+def test_a_fault_that_comes_to_nothing_is_refused() -> None:
+    (fault,) = striker().resolve((Fault(0.0, "cut", links=(("root", "a"),)),))
+    with pytest.raises(LabError, match=r"^cut: there is no link between a and a$"):
+        striker().strike(fault)
+    with pytest.raises(LabError, match=r"^kill: there is no broker at b$"):
+        striker(a=None).strike(Fault(0.0, "kill", broker="b"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_link_has_two_ends(seed: int) -> None:
+    for ends in (("random", "random"), ("random", "a"), ("b", "random"), ("random", "root")):
+        (fault,) = striker(seed).resolve((Fault(0.0, "cut", links=(ends,)),))
+        assert sorted(fault.links[0]) == ["a", "b"]
+
+
+def test_a_trace_that_cannot_be_written_ends_no_network(capfd: pytest.CaptureFixture[str]) -> None:
+    class Full:
+        def __getattr__(self, _name: str) -> Any:
+            raise OSError("No space left on device")
+
+    scribe = Scribe(cast(Any, Full))
+    for number in range(20 * PACK):
+        scribe.control(number, "a", "b", "connect", 9)
+    scribe.tick()
+    scribe.close()
+    assert capfd.readouterr().err == "the network's trace ends: No space left on device\n"
