@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from bench.report import data
@@ -27,19 +28,25 @@ def main(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     if not folder.is_dir():
         raise data.ReportError(f"{folder} is not a folder")
+    out: Path = arguments.out or folder / "report.html"
+    if out.is_dir():
+        raise data.ReportError(f"{out} is a folder; --out takes a file")
+    if not out.parent.is_dir():
+        raise data.ReportError(f"{out} cannot be written: {out.parent} is not a folder")
     if arguments.fresh or data.outdated(folder):
         print(f"making the tables of {folder} with Spark", file=sys.stderr, flush=True)
         if code := _tables(folder, arguments.master):
             return code
     results = data.read(folder)
-    out: Path = arguments.out or folder / "report.html"
     command = shlex.join(["mqttree", "bench", "report", str(folder), *(["--out", str(arguments.out)] if arguments.out else [])])
     text = page(results, command, arguments.title)
+    part = out.with_name(f".{out.name}.part")
     try:
-        part = out.with_name(f".{out.name}.part")
         part.write_text(text, encoding="utf-8")
         os.replace(part, out)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink()
         raise data.ReportError(f"{out} cannot be written: {error.strerror}") from error
     print(out)
     return 0

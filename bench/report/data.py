@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Row = dict[str, Any]
+Draw = tuple[int | None, int, int]
+"""Seed, repetition, and how many runs of those were before it: what is equal in two cases has the same network and places."""
 
 
 class ReportError(ValueError):
@@ -27,8 +30,10 @@ class Case:
     cell: dict[str, Any]
     broker: str
     measures: dict[str, Row] = field(default_factory=dict)
-    runs: dict[int, Row] = field(default_factory=dict)
-    """Repetition -> its row of the table of runs, of those that are complete."""
+    runs: dict[Draw, Row] = field(default_factory=dict)
+    """The row of the table of runs of each that is complete."""
+    apart: str = ""
+    """What tells it from cases of the same cell: parameters, or a folder."""
 
     def mean(self, measure: str) -> float | None:
         """Return a measure's mean, None where there is none."""
@@ -67,12 +72,22 @@ def tables_of(folder: Path) -> Path:
 
 
 def outdated(folder: Path) -> bool:
-    """Whether the tables are missing or older than what they are made of."""
+    """Whether the tables are missing, or older than what they are made of, or tell of runs that are gone.
+
+    Where all runs are gone the tables are all there is, and no others can be made.
+    """
     about = tables_of(folder) / "about.json"
     if not about.exists():
         return True
     made = about.stat().st_mtime
-    return any(path.stat().st_mtime > made for path in folder.rglob("run.json"))
+    if any(path.stat().st_mtime > made for path in folder.rglob("run.json")):
+        return True
+    try:
+        found = json.loads(about.with_name("sources.json").read_text(encoding="utf-8"))
+        there = [(about.parent / place).exists() for place in found if ":" not in place]
+    except (OSError, ValueError, TypeError):  # of an older version
+        return False
+    return any(there) and not all(there)
 
 
 def read(folder: Path) -> Results:
@@ -81,20 +96,39 @@ def read(folder: Path) -> Results:
     try:
         tables = {name: _rows(place / f"{name}.parquet") for name in ("runs", "cases", "faults", "timeline", "delays")}
         about = json.loads((place / "about.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise ReportError(f"the tables in {place} cannot be read: {str(error).splitlines()[0]}") from error
-    cases: dict[tuple[str, str, str], Case] = {}
-    for row in tables["cases"]:
-        key = (row["scenario"], row["case"], row["flow"] or "")
-        found = cases.get(key)
+        if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
+            raise ValueError("about.json is no list of runs")
+        cases = _cases(tables["cases"], tables["runs"])
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        text = str(error).splitlines()[0]
+        raise ReportError(f"the tables in {place} cannot be read: {text}; --fresh makes them anew") from error
+    except KeyError as error:
+        raise ReportError(f"the tables in {place} are of another version (no {error}); --fresh makes them anew") from error
+    return Results(tables["runs"], cases, tables["faults"], tables["timeline"], tables["delays"], about)
+
+
+def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
+    """Return the cases with all their measures and runs. Raises KeyError for a column that is not there."""
+
+    def key(row: Row) -> tuple[str, str, str, str]:
+        return row["scenario"], row["case"], row["flow"] or "", row["fingerprint"] or ""
+
+    cases: dict[tuple[str, str, str, str], Case] = {}
+    for row in rows:
+        found = cases.get(key(row))
         if found is None:
-            found = cases[key] = Case(key[0], key[1], key[2], json.loads(row["cell"] or "{}"), row["broker"] or "")
+            scenario, name, flow, _ = key(row)
+            cell = json.loads(row["cell"] or "{}")
+            found = cases[key(row)] = Case(scenario, name, flow, cell, row["broker"] or "", apart=row["apart"] or "")
         found.measures[row["measure"]] = row
-    for row in tables["runs"]:
-        found = cases.get((row["scenario"], row["case"], row["flow"] or ""))
-        if found is not None and row["status"] in ("complete", "unknown") and row["repetition"] is not None:
-            found.runs[row["repetition"]] = row
-    return Results(tables["runs"], list(cases.values()), tables["faults"], tables["timeline"], tables["delays"], about)
+    for row in runs:
+        found = cases.get(key(row))
+        if found is not None and row["status"] == "complete" and row["repetition"] is not None:
+            which = 0
+            while (row["seed"], row["repetition"], which) in found.runs:
+                which += 1
+            found.runs[row["seed"], row["repetition"], which] = row
+    return list(cases.values())
 
 
 def _rows(path: Path) -> list[Row]:

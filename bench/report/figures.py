@@ -70,13 +70,13 @@ def plots(scenario: str, results: Results) -> list[str]:
 
 
 def _has_flows(case: Case, cases: Sequence[Case]) -> bool:
-    return any(other.flow and other.name == case.name for other in cases)
+    return any(other.flow and (other.name, other.apart) == (case.name, case.apart) for other in cases)
 
 
 def _series(case: Case, x: str, panel: str | None) -> str:
     words = [case.broker] if case.broker and x != "broker" else []
     words += [f"{key} {value}" for key, value in case.cell.items() if key not in (x, panel, "broker") and value != ""]
-    words += [case.flow] if case.flow else []
+    words += [word for word in (case.apart, case.flow) if word]
     return ", ".join(words) or "all"
 
 

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from bench.report import figures, papers
-from bench.report.data import Case, Results
+from bench.report.data import Case, Results, Row
 from bench.report.plot import short
 
 STYLE = """
@@ -98,7 +98,7 @@ def _papers(results: Results) -> str:
 
 def _cell(case: Case) -> str:
     words = [f"{key} {value}" for key, value in case.cell.items() if value != ""]
-    return ", ".join([*words, *([case.flow] if case.flow else [])])
+    return ", ".join([*words, *(word for word in (case.apart, case.flow) if word)])
 
 
 def _scenario(scenario: str, results: Results) -> list[str]:
@@ -112,16 +112,17 @@ def _scenario(scenario: str, results: Results) -> list[str]:
     ]
     parts += figures.plots(scenario, results)
     parts += figures.traffic(scenario, results)
-    parts.append(_table([case for case in results.cases if case.scenario == scenario]))
+    parts.append(_table([case for case in results.cases if case.scenario == scenario], results.runs))
     return parts
 
 
-def _table(cases: Sequence[Case]) -> str:
+def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
     shown = [name for name in NUMBERS if any(case.mean(name) is not None for case in cases)]
-    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown)
+    bare = {id(case) for case in cases if all(case.mean(name) is None for name in NUMBERS)}
+    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown) + ("<th>why no figures</th>" if bare else "")
     lines = []
     for case in cases:
-        runs = max((row["runs"] for row in case.measures.values()), default=0)
+        number = max((row["runs"] for row in case.measures.values()), default=0)
         cells = []
         for name in shown:
             row = case.measures.get(name)
@@ -131,9 +132,17 @@ def _table(cases: Sequence[Case]) -> str:
             text = short(row["mean"]) + (f" ± {short(row['half'])}" if row["half"] is not None else "")
             why = f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>' if row["without"] else ""
             cells.append(f"<td class=n>{text if row['mean'] is not None else '-'}{why}</td>")
-        lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{runs}</td>{''.join(cells)}</tr>")
+        if bare:
+            cells.append(f"<td>{escape(_reasons(case, runs)) if id(case) in bare else ''}</td>")
+        lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>")
     table = f"<table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table>"
     return f"<details><summary>all figures</summary>{table}</details>"
+
+
+def _reasons(case: Case, runs: Sequence[Row]) -> str:
+    """Return the status of each run of a case, and what is said of it."""
+    mine = [row for row in runs if (row["scenario"], row["case"], row["flow"] or "") == (case.scenario, case.name, case.flow)]
+    return "; ".join(_distinct(": ".join(filter(None, (row["status"], row["remarks"]))) for row in mine))
 
 
 def _faults(results: Results) -> str:

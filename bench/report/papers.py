@@ -195,11 +195,14 @@ def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
     cell = {**case.cell, claim.per: claim.base}
     # Alone, a class is all of the traffic, and then it is not told apart.
     bases = [each for each in cases if each.scenario == case.scenario and each.cell == cell and each.flow in ("", case.flow)]
+    bases = [each for each in bases if each.apart == case.apart] or bases
+    if len({each.apart for each in bases}) > 1:
+        return Comparison(claim, case, None, None, f"several cases with {claim.per}={claim.base}")
     base = next((each for each in bases if each.flow == case.flow), bases[0] if bases else None)
     if base is None:
         return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}")
     name = claim.measure
-    pairs = [(case.runs[number].get(name), base.runs[number].get(name)) for number in sorted(case.runs.keys() & base.runs.keys())]
+    pairs = [(case.runs[number].get(name), base.runs[number].get(name)) for number in case.runs if number in base.runs]
     ratios = [above / below for above, below in pairs if above is not None and below]
     found = mean(ratios)
     if found is None:

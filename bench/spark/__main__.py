@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.spark.session import SparkMissingError, java, session
+from bench import checked
+from bench.spark.session import SparkMissingError, cause, java, require, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     making.add_argument("--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)")
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
-    watching.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between two looks (5)")
-    watching.add_argument("--seconds", type=float, metavar="S", help="stop after this time (at Ctrl-C)")
+    watching.add_argument("--every", type=checked.seconds, default=5.0, metavar="S", help="seconds between two looks (5)")
+    watching.add_argument("--seconds", type=checked.seconds, metavar="S", help="stop after this time (at Ctrl-C)")
     arguments = parser.parse_args(argv)
     try:
         if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has found a Java
             java()
+            require(arguments.master, arguments.memory)
         return _live(arguments) if arguments.command == "live" else _tables(arguments)
     except ModuleNotFoundError as error:
         print(f"bench.spark: {error.name} is missing; install it with: pip install 'mqttree[spark]'", file=sys.stderr)
@@ -46,12 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tables(arguments: argparse.Namespace) -> int:
     rows = _rows(arguments.folders)
+    out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
+    if "://" not in out:
+        _writable(out)
 
     def work(spark: SparkSession) -> None:
+        from bench.spark import source
         from bench.spark.render import overview
-        from bench.spark.tables import compute, write
+        from bench.spark.tables import compute, prepare, write
 
-        out = arguments.out or f"{arguments.folders[0].rstrip('/')}/tables"
+        for folder in arguments.folders:
+            source.store(folder, spark)
+        prepare(spark, out)
         tables = compute(spark, arguments.folders)
         written = write(spark, tables, out)
         print(overview(tables.runs, tables.cases))
@@ -71,10 +81,13 @@ def _live(arguments: argparse.Namespace) -> int:
 
 def _with_spark(arguments: argparse.Namespace, rows: int | None, work: Callable[[SparkSession], None]) -> int:
     """Do some work with a session; what Spark says about a failure becomes one line."""
-    spark = session(arguments.master, arguments.memory, rows=rows)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    try:
+        spark = session(arguments.master, arguments.memory, rows=rows)
+    except (PySparkException, Py4JError) as error:
+        raise ValueError(f"Spark does not start: {cause(error)}") from error
     try:
         work(spark)
     except (PySparkException, Py4JError) as error:
@@ -96,9 +109,20 @@ def _rows(folders: Sequence[str]) -> int | None:
 
 def _first(error: Exception) -> str:
     """Return what matters of a Java stack trace, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    lines = [line.strip() for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
     causes = [line for line in lines if "FAILED_READ" in line or "is not a Parquet file" in line or "No space" in line]
-    return (causes or lines or [type(error).__name__])[-1 if causes else 0][:300]
+    return causes[-1][:300] if causes else cause(error)
+
+
+def _writable(folder: str) -> None:
+    """Raise ValueError if no files can be put into a folder of this machine: before the work, not after it."""
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise ValueError(f"no tables can be written to {folder}: {error.strerror or error}") from error
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 
 from bench.spark.session import partitions
-from bench.spark.source import Run
+from bench.spark.source import PLACE, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,16 @@ class Events:
         return self.rows.where(sf.col("kind").isin(*kinds))
 
 
+def literal(path: str) -> str:
+    """Return a path in which Spark takes no character for a pattern: folders are named after factors, which may be lists."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+
+
+def read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
+    """Return the rows of trace files."""
+    return spark.read.schema(DDL).parquet(*map(literal, files))
+
+
 def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
     """Return a small table; made in the JVM, so that no executor needs Python."""
     schema = f"array<struct<{', '.join(word.replace(' ', ':', 1) for word in ddl.split(', '))}>>"
@@ -59,10 +71,11 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     files = [file for run in runs for file in run.files]
     spread = partitions(spark, sum(sum(run.rows.values()) for run in runs))
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
-    reader = spark.read.schema(DDL)
-    raw = reader.parquet(*files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
-    numbers = {run.run: number for number, run in enumerate(runs)}
-    clocks = _clocks(raw, numbers, runs)
+    raw = read(spark, files) if files else spark.createDataFrame(spark.sparkContext.emptyRDD(), DDL)
+    marks = _marks(raw, bool(files))
+    if _strangers(marks, runs):
+        return load(spark, runs)
+    clocks = _clocks(marks, {run.run: number for number, run in enumerate(runs)}, runs)
     windows = []
     for number, run in enumerate(runs):
         shift = int(run.about.get("wall_minus_monotonic_ns") or 0) if sum(key[0] == number for key in clocks) > 1 else 0
@@ -74,19 +87,42 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     return Events(spark, runs, rows, spread, windows)
 
 
-def _clocks(raw: DataFrame, numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:
-    """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
+def _marks(raw: DataFrame, files: bool) -> list[Any]:
+    """Return when each process of each run began and ended, and what clocks it measured, with the file that says so."""
     marks = raw.where(sf.col("kind").isin("began", "ended", "clock"))
-    found = marks.groupBy("run", "host", "process", "kind").agg(
+    path = sf.col("_metadata.file_path") if files else sf.lit("")
+    found = marks.groupBy(path.alias("path"), "run", "host", "process", "kind").agg(
         sf.count("*").alias("marks"), sf.min("at").alias("first"), sf.min_by("offset_ns", "at").alias("offset"),
         sf.sum("count").alias("rows"), sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
         sf.min("error_ns").alias("error"),
     )  # fmt: skip
+    return sorted(found.collect(), key=lambda row: tuple(row[name] or "" for name in ("run", "host", "process", "kind", "path")))
+
+
+def _strangers(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
+    """Leave the processes out whose rows are of another run than their folder says, with a remark; whether there were any."""
+    some = False
+    places = {(PLACE.search(unquote(row["path"])), row["run"]) for row in marks}
+    found = {(place[2], place[3], run) for place, run in places if place and place[2] != run}
+    for run in runs:
+        for home, process, other in sorted(found, key=str):
+            mine = [file for file in run.files if (place := PLACE.search(file)) and place[3] == process and home == run.run]
+            if mine:
+                some = True
+                run.files = [file for file in run.files if file not in mine]
+                run.rows.pop(process, None)
+                run.broken.add(process)
+                run.remarks.append(f"{process}: its rows are of run {other}, not of its folder's, and are left out")
+    return some
+
+
+def _clocks(marks: Sequence[Any], numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:
+    """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
     walls: dict[tuple[int, str], tuple[int, int]] = {}
     measured: dict[tuple[int, str], tuple[int, int]] = {}
     began: dict[tuple[int, str], int] = {}
     ended: dict[tuple[int, str], tuple[int, int]] = {}
-    for row in sorted(found.collect(), key=lambda row: (row["run"], row["host"], row["process"], row["kind"])):
+    for row in marks:
         number = numbers[row["run"]]
         key = (number, row["host"])
         if row["kind"] == "began":
@@ -95,7 +131,8 @@ def _clocks(raw: DataFrame, numbers: dict[str, int], runs: list[Run]) -> dict[tu
         elif row["kind"] == "clock":
             measured[key] = min(measured.get(key, (FOREVER, 0)), (row["error"], row["best"]))
         else:
-            ended[number, row["process"]] = (row["marks"], row["rows"])
+            ends, written = ended.get((number, row["process"]), (0, 0))
+            ended[number, row["process"]] = (ends + row["marks"], written + row["rows"])
     _processes(runs, began, ended)
     result = {}
     for number, run in enumerate(runs):

@@ -15,12 +15,14 @@ from bench.spark.events import Events
 from bench.spark.means import jain, stretch
 from bench.spark.messages import Messages
 from bench.spark.repairs import Fault
+from bench.spark.source import ROLES
 from bench.spark.summary import Line, brokers, physical
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PERCENTILES = {"delay_p50_ms": 0.5, "delay_p90_ms": 0.9, "delay_p99_ms": 0.99, "delay_p999_ms": 0.999}
+GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
 
 
@@ -129,21 +131,24 @@ def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: di
     def rate(count: int) -> float | None:
         return count / seconds if seconds else None
 
-    line.put("published_per_s", rate(published) if published else None, "nothing published")
-    line.put("accepted_per_s", rate(accepted) if accepted else None, "nothing acknowledged (QoS 0)")
-    line.put("delivered_per_s", rate(came.get("arrived") or 0) if came else None, "nothing delivered")
-    line.put("delivered_bytes_per_s", rate(came.get("size") or 0) if came else None, "nothing delivered")
-    line.put("delay_mean_ms", came["delay"] / n / 1e6 if n else None, "nothing delivered")
+    line.put("published_per_s", rate(published) if published else None, "nothing published", GENERATOR)
+    line.put("accepted_per_s", rate(accepted) if accepted else None, "nothing acknowledged (QoS 0)", GENERATOR)
+    line.put("delivered_per_s", rate(came.get("arrived") or 0) if came else None, "nothing delivered", GENERATOR)
+    line.put("delivered_bytes_per_s", rate(came.get("size") or 0) if came else None, "nothing delivered", GENERATOR)
+    line.put("delay_mean_ms", came["delay"] / n / 1e6 if n else None, "nothing delivered", GENERATOR)
     longest = came.get("longest")
     for name in PERCENTILES:
         bucket = points.get(name)
         line.put(
-            name, min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None, "nothing delivered"
+            name,
+            min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None,
+            "nothing delivered",
+            GENERATOR,
         )
-    line.put("delay_max_ms", longest / 1e6 if longest is not None and n else None, "nothing delivered")
-    line.put("accept_mean_ms", sent["wait"] / accepted / 1e6 if accepted else None, "nothing acknowledged (QoS 0)")
-    line.put("duplicates", came.get("dups") if came else None, "nothing delivered")
-    line.put("disordered", came.get("disordered") if came else None, "nothing delivered")
+    line.put("delay_max_ms", longest / 1e6 if longest is not None and n else None, "nothing delivered", GENERATOR)
+    line.put("accept_mean_ms", sent["wait"] / accepted / 1e6 if accepted else None, "nothing acknowledged (QoS 0)", GENERATOR)
+    line.put("duplicates", came.get("dups") if came else None, "nothing delivered", GENERATOR)
+    line.put("disordered", came.get("disordered") if came else None, "nothing delivered", GENERATOR)
     if not line.flow:
         if values["early"]:
             line.run.remarks.append(f"{values['early']:,} deliveries before their publication (clocks), taken as 0 ms")
@@ -155,7 +160,7 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
     if not subscribed:
         why = f"{_LOSSES}: no subscriptions in the trace" if delivered else "nothing delivered, no subscriptions in the trace"
         for name in ("lost", "lost_accepted", "unknown"):
-            line.put(name, None, why)
+            line.put(name, None, why, GENERATOR)
         return
     for name in ("expected", "lost", "lost_accepted", "unknown", "unexpected"):
         line.values[name] = found.get(name) or 0
@@ -175,16 +180,14 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
         mine = known.get(number, {})
         how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
         single = len(brokers(line.run)) == 1
-        line.put(
-            "control_bytes_run",
-            run.get((number, how), 0) if how else None,
-            "one broker, no links" if single else "no link was counted",
-        )
+        # Without a network that sees packets the observer notes what the brokers count.
+        counter = NETWORK if any(name.startswith(NETWORK) for name in (*line.run.rows, *line.run.broken)) else OBSERVER
+        why, by = ("one broker, no links", "") if single else ("no link was counted", counter)
+        line.put("control_bytes_run", run.get((number, how), 0) if how else None, why, by)
         for kind in ("control", "data"):
             found = mine.get((how, kind), 0) if how else None
-            why = "one broker, no links" if single else "no link was counted"
-            line.put(f"{kind}_bytes", found, why)
-            line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why)
+            line.put(f"{kind}_bytes", found, why, by)
+            line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why, by)
 
 
 def _resources(whole: dict[int, Line], used: DataFrame) -> None:
@@ -194,10 +197,10 @@ def _resources(whole: dict[int, Line], used: DataFrame) -> None:
     for number, line in whole.items():
         mine = rows.get((number, "broker"), [])
         cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
-        line.put("broker_cpu", sum(cpu) / len(cpu) if cpu else None, "not sampled")
-        line.put("broker_rss", sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled")
+        line.put("broker_cpu", sum(cpu) / len(cpu) if cpu else None, "not sampled", OBSERVER)
+        line.put("broker_rss", sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled", OBSERVER)
         cpu = [row["cpu"] for row in rows.get((number, "generator"), []) if row["cpu"] is not None]
-        line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled")
+        line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled", GENERATOR)
 
 
 def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
@@ -207,27 +210,37 @@ def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
         line.values["brokers"] = len(names) or None
         mine = [fault for fault in faults if fault.no == number]
         line.values["faults"] = len(mine)
-        alone = "one broker, no tree" if len(names) == 1 else "no federation" if number not in agreeing else ""
-        line.put(
-            "convergence_s", convergence.get(number), alone or ("never agreed" if number in convergence else "starts not noted")
-        )
-        for name, values in (
-            ("repair_s", [fault.tree_s for fault in mine]),
-            ("repair_service_s", [fault.service_s for fault in mine if fault.kind in repairs.SERVED and fault.pairs]),
-        ):
-            done = [value for value in values if value is not None]
-            if not mine:
-                line.put(name, None, "no faults")
-            elif len(done) < len(values):
-                line.put(name, None, alone or f"{len(values) - len(done)} of {len(values)} faults not repaired")
-            else:
-                line.put(name, sum(done) / len(done) if done else None, "no publisher and subscriber that lived through it")
+        gone = "" if number in agreeing else line.run.silence(OBSERVER)
+        none = "never agreed" if line.run.about.get("routing") else "no federation"
+        alone = "one broker, no tree" if len(names) == 1 else "" if number in agreeing else gone or none
+        late = "never agreed" if number in convergence else "starts not noted"
+        line.put("convergence_s", convergence.get(number), alone or late, OBSERVER if not alone else "")
+        _mean(line, "repair_s", [fault.tree_s for fault in mine], len(mine), alone, "")
+        served = [fault for fault in mine if fault.kind in repairs.SERVED]
+        lived = [fault for fault in served if fault.pairs]
+        without = len(served) - len(lived)
+        why = f"{without} of {len(served)} faults: no publisher and subscriber between it and what came next" if without else ""
+        _mean(line, "repair_service_s", [fault.service_s for fault in lived], len(served), alone, why)
+        if mine and not served:
+            line.put("repair_service_s", None, "partitions only, after which not everybody can be reached")
         asked = line.run.about.get("asked") or []
         for word in asked:
             for name, why in line.missing.items():
                 if name.startswith(str(word)):
                     line.run.remarks.append(f"{name} was asked for: {why}")
     return faults
+
+
+def _mean(line: Line, name: str, values: Sequence[float | None], faults: int, alone: str, without: str) -> None:
+    """Set the mean over a run's faults, if each of them has a value. alone: why none can have one; without: why some lack it."""
+    done = [value for value in values if value is not None]
+    if not line.values["faults"]:
+        line.put(name, None, "no faults", OBSERVER)
+    elif len(done) < len(values) or without:
+        missing = alone or f"{len(values) - len(done)} of {faults} faults not repaired" if len(done) < len(values) else ""
+        line.put(name, None, ", ".join(filter(None, (missing, without))))
+    else:
+        line.put(name, sum(done) / len(done) if done else None, "no faults", OBSERVER)
 
 
 def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
@@ -247,13 +260,14 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
     for number, line in whole.items():
         names = brokers(line.run) or sorted(name for name in loads[number] if name is not None)
         load = [loads[number].get(name, 0) for name in names]
-        line.put("jain", jain(load) if len(load) > 1 else None, "one broker" if len(load) == 1 else "nothing published")
+        why, by = ("one broker", "") if len(load) == 1 else ("nothing published", GENERATOR)
+        line.put("jain", jain(load) if len(load) > 1 else None, why, by)
         if line.run.about.get("routing") == "topic":
             line.put("stretch", None, "topic overlays: not the tree's paths")
             continue
         crossing = {pair: n for pair, n in pairs[number].items() if pair[0] != pair[1]}
         value, pathless = stretch(crossing, parents[number], physical(line.run)) if parents[number] else (None, 0)
-        why = "one broker" if len(names) == 1 else "no delivery at another broker" if not crossing else "roles not noted"
-        line.put("stretch", value, why)
+        why, by = ("no delivery at another broker", GENERATOR) if not crossing else ("roles not noted", OBSERVER)
+        line.put("stretch", value, *(("one broker", "") if len(names) == 1 else (why, by)))
         if pathless:
             line.run.remarks.append(f"stretch leaves out {pathless:,} deliveries between brokers that the last tree did not join")

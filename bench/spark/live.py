@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from bench.spark.events import DDL
+from bench.spark.events import literal, read
 from bench.spark.render import figure
+from bench.spark.source import FILES, UNREADABLE, same, store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,33 +42,55 @@ def watch(
     once: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> int:
-    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once) until all is read."""
-    if "://" not in folder and not Path(folder).is_dir():
-        raise ValueError(f"{folder} is not a folder")
+    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once) until all is read.
+
+    A file that cannot be read is named and left out. Raises source.SourceError when there is no such folder.
+    """
+    store(folder, spark)
+    # Of the files only their names come from the stream: a batch that read them would end it at the first damaged one.
     spark.conf.set("spark.sql.shuffle.partitions", "2")
-    rows = (
-        spark.readStream.schema(DDL)
+    files = (
+        spark.readStream.format("binaryFile")
+        .schema("path string, modificationTime timestamp, length long, content binary")
         .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", "*.parquet")
+        .option("pathGlobFilter", FILES)
         .option("maxFilesPerTrigger", 500)
-        .parquet(folder)
+        .load(literal(folder))
+        .select("path")
     )
     zero: dict[str, int] = {}
+    failures: list[PySparkException | Py4JError] = []  # raised outside of the stream, which would print all of Java's stack
     show("  ".join(HEAD))
 
     def look(batch: DataFrame, number: int) -> None:
-        for line in lines(batch, zero):
-            show(line)
+        paths = [str(row["path"]) for row in batch.collect()]
+        while paths:
+            try:
+                for line in lines(read(batch.sparkSession, paths), zero):
+                    show(line)
+                return
+            except (PySparkException, Py4JError) as error:
+                found = UNREADABLE.search(str(error))
+                bad = next((path for path in paths if found and same(path, found[1])), None)
+                if bad is None:
+                    failures.append(error)
+                    return
+                show(f"{bad.removeprefix('file:')} is damaged and left out")
+                paths.remove(bad)
 
-    stream = rows.writeStream.foreachBatch(look).queryName("live")
-    query = (stream.trigger(availableNow=True) if once else stream.trigger(processingTime=f"{every} seconds")).start()
+    stream = files.writeStream.foreachBatch(look).queryName("live")
+    # Spark takes no fraction of a millisecond.
+    pace = f"{max(round(every * 1000), 1)} milliseconds"
+    query = (stream.trigger(availableNow=True) if once else stream.trigger(processingTime=pace)).start()
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
         while not query.awaitTermination(1):
-            if time.monotonic() >= end:
+            if failures or time.monotonic() >= end:
                 break
     finally:
         query.stop()
+    if failures:
+        raise failures[0]
     return 0
 
 
@@ -99,8 +123,10 @@ def lines(batch: DataFrame, zero: dict[str, int]) -> list[str]:
     steps = batch.where("kind = 'resources' and name = 'broker'").groupBy("run", "broker")
     step = steps.agg(sf.min("at").alias("a"), sf.max("at").alias("b"), (sf.max("cpu_s") - sf.min("cpu_s")).alias("used"))
     cpu = step.where("b > a").groupBy("run").agg(sf.avg(sf.col("used") / (sf.col("b") - sf.col("a")) * 1e9).alias("cpu"))
-    found = sums.join(delays, "run", "left").join(cpu, "run", "left").orderBy("run").collect()
-    batch.unpersist()
+    try:
+        found = sums.join(delays, "run", "left").join(cpu, "run", "left").orderBy("run").collect()
+    finally:
+        batch.unpersist()
     return [_line(row, zero) for row in found]
 
 

@@ -23,11 +23,11 @@ def figure(value: float | None) -> str:
 def overview(runs: Sequence[dict[str, Any]], cases: Sequence[dict[str, Any]]) -> str:
     """Return one line for each case (mean ± half of the interval), and every remark about every run."""
     rows = [["scenario", "case", "runs", *SHOWN]]
-    groups: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    groups: dict[tuple[str, str, str, str], dict[str, dict[str, Any]]] = {}
     for each in cases:
-        groups.setdefault((each["scenario"], each["case"], each["flow"]), {})[each["measure"]] = each
+        groups.setdefault((each["scenario"], each["case"], each["flow"], each["fingerprint"]), {})[each["measure"]] = each
     notes = []
-    for (scenario, name, flow), measures in groups.items():
+    for (scenario, name, flow, _), measures in groups.items():
         title = name + (f" flow={flow}" if flow else "")
         first = next(iter(measures.values()))
         cells = []

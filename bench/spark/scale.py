@@ -9,16 +9,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import psutil
 
-from bench.generate import Made, make
-from bench.spark.session import SparkMissingError, java
+from bench import checked
+from bench.generate import LEAST_ROWS, Made, make
+from bench.spark.session import SparkMissingError, java, require
 
 DUCK = """
 with p as (select publisher, sequence, min("at") as t, first(topic) as topic from '{files}'
@@ -160,20 +162,24 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
     return lines
 
 
-def main() -> int:
-    """Print the table."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; 0: done, 2: bad input, or Java is missing."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark.scale", description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N")
+    least = partial(checked.count, least=LEAST_ROWS)
+    parser.add_argument("--rows", type=least, nargs="+", default=[1_000_000, 10_000_000], metavar="N")
     parser.add_argument("--master", default="local[2]", metavar="URL", help="(local[2])")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of DuckDB (2)")
+    parser.add_argument("--threads", type=partial(checked.count, most=4096), default=2, metavar="N", help="of DuckDB (2)")
     parser.add_argument(
         "--memory", default="2g", metavar="SIZE", help="what each may use: Java's heap, DuckDB's memory_limit (2g)"
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the rows are made, and deleted again (the system's)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     try:
         java()
-    except SparkMissingError as error:
+        require(options.master, options.memory)
+        if options.folder is not None and not options.folder.is_dir():
+            raise ValueError(f"--folder {options.folder} is not a folder")
+    except (SparkMissingError, ValueError) as error:
         print(f"bench.spark.scale: {error}", file=sys.stderr)
         return 2
     print(f"DuckDB {duckdb.__version__}, {options.threads} threads; Spark {options.master}; {options.memory} each\n")

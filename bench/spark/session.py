@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from pyspark.sql import SparkSession
 
 JAVA = 17
@@ -24,6 +27,13 @@ INTERPRETED = {
 }
 ROWS_PER_PARTITION = 1_000_000
 """Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the disk."""
+
+LEAST_MEMORY, MOST_MEMORY = 512 << 20, 4 << 40
+"""Bytes of heap: less than Spark starts with, and more than Java reserves anywhere."""
+PATIENCE = 5.0
+"""s for a cluster's master to take a connection."""
+_SIZE, _UNITS = re.compile(r"(\d{1,7})([mMgGtT])[bB]?"), {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_CLUSTER = re.compile(r"spark://[^\s/,]+:\d+(,[^\s/,]+:\d+)*")
 
 
 class SparkMissingError(Exception):
@@ -45,6 +55,45 @@ def java() -> str:
     if version is None or int(version[1]) < JAVA:
         raise SparkMissingError(f"Spark needs Java {JAVA} or newer, {found} is {version[1] if version else 'unknown'}; {install}")
     return found
+
+
+def require(master: str | None, memory: str) -> None:
+    """Raise ValueError, in one line, for a master that is none or does not answer, and for a size that is none.
+
+    Spark itself would try for a minute, and Java speaks in several lines.
+    """
+    size = _SIZE.fullmatch(memory)
+    if size is None or not LEAST_MEMORY <= int(size[1]) * _UNITS[size[2].lower()] <= MOST_MEMORY:
+        raise ValueError(f"--memory {memory}: expected a size from 512m to 4t, such as 2g")
+    if master is None or re.fullmatch(r"local(\[(\*|[1-9]\d{0,4})(, ?\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|k8s://\S+", master):
+        return
+    if not _CLUSTER.fullmatch(master):
+        raise ValueError(f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
+    why = ""
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+            return
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+    raise ValueError(f"--master {master}: nobody answers ({why})")
+
+
+def cause(error: Exception) -> str:
+    """Return what was behind a failure of Spark, in one line: the message of the innermost exception of Java."""
+    told: list[tuple[str, str]] = []
+    try:
+        inner: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        while inner is not None and len(told) < 30:
+            told.append((str(inner.getClass().getSimpleName()), str(inner.getMessage() or "")))
+            inner = inner.getCause()
+    except Exception:  # Java may be gone by now, and then there is only what is here
+        told = []
+    for name, text in reversed(told):
+        if line := next((line.strip() for line in text.splitlines() if line.strip()), ""):
+            return f"{line[:300]} ({name})"
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
 
 
 def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:

@@ -10,12 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from bench.spark.described import checked
+from bench.spark.session import cause
 from bench.trace.schema import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PLACE = re.compile(r"scenario=([^/]+)/run=([^/]+)/\.?([^/]+)-\d+\.parquet(\.part)?$")
+PLACE = re.compile(r"scenario=([^/]+)/run=([^/]+)/\.?([^/]+)-\d+\.parquet(\.part)?$")
+"""Where a trace file is: scenario, run, process, and whether it is not complete."""
+FILES = "*-*[0-9][0-9][0-9][0-9][0-9].parquet"
+"""The names of complete trace files, which no file of a table has, as a pattern of file systems."""
+UNREADABLE = re.compile(r"(?:while reading file|Path does not exist:) (\S+?)\.?\s")
+"""How Spark says which file it could not read."""
+_UNREAD = "run.json cannot be read"
+ROLES = ("generator", "network", "observer")
+"""What the names of the bench's processes begin with."""
 
 
 class SourceError(ValueError):
@@ -24,12 +34,21 @@ class SourceError(ValueError):
 
 @dataclass
 class Run:
-    """One run: its run.json (about), and what is there of its trace."""
+    """One run: its run.json (about, empty where it is not known), and what is there of its trace.
+
+    place: the path of run.json, or of the folder with the trace files. case: the name that repetitions of one measurement have in
+    common; apart: what of it tells it from others of the same factors (summary.name_cases sets both).
+    """
 
     run: str
     scenario: str
     about: dict[str, Any] = field(default_factory=dict)
+    place: str = ""
+    case: str = ""
+    apart: str = ""
     files: list[str] = field(default_factory=list)
+    seen: dict[str, str] = field(default_factory=dict)
+    """Names of all files, complete or not -> paths."""
     rows: dict[str, int] = field(default_factory=dict)
     """Process -> rows in its complete files."""
     remarks: list[str] = field(default_factory=list)
@@ -42,6 +61,19 @@ class Run:
         since, until = self.about.get("measure_from_ns"), self.about.get("measure_to_ns")
         return (since, until) if isinstance(since, int) and isinstance(until, int) and since < until else None
 
+    def silence(self, role: str) -> str:
+        """Return why nothing follows from what the processes of a role (of ROLES) did not note; empty: they told everything.
+
+        Where no process is named after the role, any of those that are named after none may have it.
+        """
+        if not self.files:
+            return "no whole file in the trace" if self.broken else "no trace"
+        told = {*self.rows, *self.broken}
+        mine = {name for name in told if name.startswith(role)}
+        others = {name for name in told if not name.startswith(ROLES)}
+        gone = mine & self.broken if mine else others if others <= self.broken else set()
+        return f"{', '.join(sorted(gone))}'s trace is incomplete" if gone else ""
+
 
 def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]:
     """Return all runs below the folders, in the order in which they began; folders may be URLs that Spark's file systems know.
@@ -49,47 +81,77 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
     Every file's end is looked at: half-written ones are named in their run's remarks and left out. Raises SourceError.
     """
     runs: dict[str, Run] = {}
+    unread: dict[str, str] = {}
     given = list(folders)
     for folder in given:
-        store: _Local | _Hadoop = _Hadoop(spark, folder) if "://" in folder and spark is not None else _Local(folder)
-        found = sorted(store.walk())
+        place = store(folder, spark)
+        found = sorted(place.walk())
         for path in found:
             if path.rsplit("/", 1)[-1] == "run.json":
-                _describe(store, path, runs)
+                _describe(place, path, runs, unread)
         for path in found:
-            if place := _PLACE.search(path):
-                _take(store, path, place, runs)
+            if names := PLACE.search(path):
+                _take(place, path, names, runs)
+    _join(unread, runs)
     if not runs:
         raise SourceError(f"no runs below {', '.join(given)}: neither run.json nor trace files")
     for run in runs.values():
         if not run.about:
-            run.remarks.append("no run.json: parameters and measured time are not known")
+            if not any(remark.startswith(_UNREAD) for remark in run.remarks):
+                run.remarks.append("no run.json: parameters and measured time are not known")
         elif not run.files:
             run.remarks.append("no trace")
+        for process in [each["name"] for each in run.about.get("processes") or []] if run.files else []:
+            # The network writes only where there is one that sees packets.
+            if not process.startswith("network") and process not in run.rows and process not in run.broken:
+                run.broken.add(process)
+                run.remarks.append(f"{process}: no trace")
         for word in ("failures", "findings"):
             run.remarks += [str(text) for text in run.about.get(word) or []]
     return sorted(runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run))
 
 
-def _describe(store: _Local | _Hadoop, path: str, runs: dict[str, Run]) -> None:
+def store(folder: str, spark: SparkSession | None = None) -> _Local | _Hadoop:
+    """Return what reads below a folder; raises SourceError, in one line, where there is none."""
+    return _Hadoop(spark, folder) if "://" in folder and spark is not None else _Local(folder)
+
+
+def _describe(store: _Local | _Hadoop, path: str, runs: dict[str, Run], unread: dict[str, str]) -> None:
+    """Take a run.json; one that cannot be read goes into unread (folder -> why)."""
     try:
         about = json.loads(store.text(path))
         run, scenario = str(about["run"]), str(about["scenario"])
-    except (ValueError, KeyError, TypeError) as error:
-        name = "/".join(path.split("/")[-4:])
-        runs[name] = Run(name, "unknown", {}, remarks=[f"run.json cannot be read: {type(error).__name__}: {error}"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        text = str(error).splitlines()[0] if str(error) else ""
+        unread[path.rsplit("/", 1)[0]] = f"{_UNREAD}: {type(error).__name__}: {text}"
         return
     if run in runs:
-        runs[run].remarks.append("its run.json is there twice")
+        if runs[run].place != path:
+            runs[run].remarks.append("its run.json is there twice")
         return
-    runs[run] = Run(run, scenario, about)
+    found, remarks = checked(about)
+    runs[run] = Run(run, scenario, found, path, remarks=remarks)
+
+
+def _join(unread: dict[str, str], runs: dict[str, Run]) -> None:
+    """Put each run.json that cannot be read to the trace beside it, or make a run of it that has nothing else."""
+    for folder, why in unread.items():
+        places = (f"{folder}/scenario=", f"{folder}/trace/scenario=")
+        beside = [run for run in runs.values() if not run.about and run.place.startswith(places)]
+        name = "/".join([*folder.split("/")[-3:], "run.json"])
+        for run in beside or [runs.setdefault(name, Run(name, "unknown", place=f"{folder}/run.json"))]:
+            run.remarks.append(why)
 
 
 def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[str, Run]) -> None:
     scenario, name, process, part = place.groups()
-    run = runs.setdefault(name, Run(name, scenario))
-    if path in run.files:
+    run = runs.setdefault(name, Run(name, scenario, place=path.rsplit("/", 1)[0]))
+    file = path.rsplit("/", 1)[-1]
+    if file in run.seen:
+        if run.seen[file] != path:  # a copy of the folder
+            run.remarks.append(f"{process}: {file} is there twice, the second one is left out")
         return
+    run.seen[file] = path
     if part:
         run.broken.add(process)
         run.remarks.append(f"{process}: its last file is half-written and left out; the process was ended while it wrote")
@@ -98,14 +160,16 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[s
         about, rows = store.footer(path)
     except ValueError as error:
         run.broken.add(process)
-        run.remarks.append(f"{process}: {path.rsplit('/', 1)[-1]} is no whole Parquet file and left out ({error})")
+        run.remarks.append(f"{process}: {file} is no whole Parquet file and left out ({error})")
         return
     version = about.get("mqttree.trace", "")
     if version != str(VERSION):
         run.broken.add(process)
-        run.remarks.append(
-            f"{process}: {path.rsplit('/', 1)[-1]} has schema {version or 'unknown'}, not {VERSION}, and is left out"
-        )
+        run.remarks.append(f"{process}: {file} has schema {version or 'unknown'}, not {VERSION}, and is left out")
+        return
+    if (owner := about.get("mqttree.run", name)) != name:
+        run.broken.add(process)
+        run.remarks.append(f"{process}: {file} is of run {owner}, not of its folder's, and is left out")
         return
     run.files.append(path)
     run.rows[process] = run.rows.get(process, 0) + rows
@@ -113,10 +177,9 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[s
 
 def damaged(runs: Iterable[Run], file: str) -> bool:
     """Leave a file out that could not be read, as Spark names it; False if it is not one of these."""
-    path = re.sub(r"^file:/+", "/", unquote(file))
     for run in runs:
         for each in run.files:
-            if each in (path, file):
+            if same(each, file):
                 name = each.rsplit("/", 1)[-1]
                 process = re.sub(r"-\d+\.parquet$", "", name)
                 run.files.remove(each)
@@ -124,6 +187,12 @@ def damaged(runs: Iterable[Run], file: str) -> bool:
                 run.remarks.append(f"{process}: {name} is damaged and left out")
                 return True
     return False
+
+
+def same(path: str, file: str) -> bool:
+    """Whether a path is the file that Spark names: it says file:///a%20b where Hadoop says file:/a b, and Python /a b."""
+    mine, *others = (re.sub(r"^file:/+", "/", each) for each in (path, file, unquote(file)))
+    return mine in others
 
 
 class _Local:
@@ -136,7 +205,7 @@ class _Local:
 
     def walk(self) -> Iterator[str]:
         for path in self._root.rglob("*"):
-            if path.name == "run.json" or _PLACE.search(path.as_posix()):
+            if path.name == "run.json" or PLACE.search(path.as_posix()):
                 yield path.resolve().as_posix()
 
     def text(self, path: str) -> str:
@@ -159,18 +228,24 @@ class _Hadoop:
     """Files of any file system that Spark reads; looked at by Spark's own libraries in the driver."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
+        from py4j.protocol import Py4JJavaError
+
         context: Any = spark.sparkContext
         self._jvm, self._conf = context._jvm, context._jsc.hadoopConfiguration()
-        self._root = self._jvm.org.apache.hadoop.fs.Path(folder)
-        self._files = self._root.getFileSystem(self._conf)
-        if not self._files.exists(self._root):
+        try:
+            self._root = self._jvm.org.apache.hadoop.fs.Path(folder)
+            self._files = self._root.getFileSystem(self._conf)
+            there = self._files.exists(self._root)
+        except Py4JJavaError as error:
+            raise SourceError(f"{folder} cannot be read: {cause(error)}") from error
+        if not there:
             raise SourceError(f"{folder} is not a folder")
 
     def walk(self) -> Iterator[str]:
         found = self._files.listFiles(self._root, True)
         while found.hasNext():
             path = found.next().getPath().toString()
-            if path.endswith("/run.json") or _PLACE.search(path):
+            if path.endswith("/run.json") or PLACE.search(path):
                 yield path
 
     def text(self, path: str) -> str:
@@ -191,6 +266,7 @@ class _Hadoop:
             raise ValueError(str(error.java_exception.getMessage()).splitlines()[0][-120:]) from error
         try:
             words = reader.getFooter().getFileMetaData().getKeyValueMetaData()
-            return {"mqttree.trace": str(words.get("mqttree.trace") or "")}, int(reader.getRecordCount())
+            said = {name: words.get(name) for name in ("mqttree.trace", "mqttree.run")}
+            return {name: str(value) for name, value in said.items() if value is not None}, int(reader.getRecordCount())
         finally:
             reader.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,8 @@ MEASURES = (
 COUNTS = ("published", "accepted", "expected", "delivered", "unexpected", "strays", "early", "faults", "brokers")
 OF_A_FLOW = frozenset(MEASURES[:16])
 """Measures that a single flow has, too."""
+MOST_WORDS = 4
+"""Parameters in a name, at most."""
 
 
 @dataclass
@@ -57,11 +59,11 @@ class Line:
     missing: dict[str, str] = field(default_factory=dict)
     window_s: float | None = None
 
-    def put(self, name: str, value: float | int | None, otherwise: str) -> None:
-        """Set a measure, or say why there is none."""
+    def put(self, name: str, value: float | int | None, otherwise: str, by: str = "") -> None:
+        """Set a measure, or say why there is none; by: who would have noted it (of source.ROLES), if that may be why."""
         self.values[name] = value
         if value is None:
-            self.missing[name] = otherwise
+            self.missing[name] = (by and self.run.silence(by)) or otherwise
 
     @property
     def status(self) -> str:
@@ -71,7 +73,9 @@ class Line:
 
 
 def case(run: Run) -> str:
-    """Return what repetitions of one measurement have in common, as text."""
+    """Return what repetitions of one measurement have in common, as text; of a run without run.json nothing is known of that."""
+    if not run.about:
+        return f"run={run.run}"
     cell = run.about.get("cell") or {}
     words = [f"{key}={value}" for key, value in sorted(cell.items())]
     broker = run.about.get("broker")
@@ -82,14 +86,85 @@ def case(run: Run) -> str:
     return ",".join(words)
 
 
+def fingerprint(run: Run) -> str:
+    """Return what is the same for equal parameters, and empty where that is not known."""
+    return str(run.about.get("fingerprint") or "")
+
+
+def name_cases(runs: Iterable[Run]) -> None:
+    """Set each run's case and apart: runs of equal factors and other parameters are no repetitions, and get their own names."""
+    groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        groups.setdefault((run.scenario, case(run)), {}).setdefault(fingerprint(run), []).append(run)
+    for (_, common), alike in groups.items():
+        for words, members in zip(_apart(alike), alike.values(), strict=True):
+            for run in members:
+                run.case = ",".join(filter(None, (common, words)))
+                run.apart = words if run.about else common
+
+
+def _apart(alike: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return what tells groups of runs apart, by fingerprint: parameters that differ, else folders, else the fingerprint."""
+    if len(alike) == 1:
+        return [""]
+    first = [members[0] for members in alike.values()]
+    for words in (_parameters(first), _folders(first)):
+        if len(set(words)) == len(words):
+            return words
+    return [f"parameters {mark or 'unknown'}" for mark in alike]
+
+
+def _parameters(runs: Sequence[Run]) -> list[str]:
+    """Return the parameters of each run that are not the same in all; nothing if they are too many to be a name."""
+    flat = []
+    for run in runs:
+        parameters = dict(run.about.get("parameters") or {})
+        flows = parameters.get("flows")
+        if isinstance(flows, Mapping) and len(flows) == 1:
+            parameters["flows"] = next(iter(flows.values()))
+        topology = {"topology": (run.about.get("topology") or {}).get("name")}
+        flat.append(dict(_flat("", parameters | topology)))
+    keys = sorted({key for each in flat for key in each})
+    differ = [key for key in keys if len({each.get(key) for each in flat}) > 1]
+    if len(differ) > MOST_WORDS:
+        return [""] * len(runs)
+    return [",".join(f"{key}={each[key]}" for key in differ if key in each) or "none of these parameters" for each in flat]
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the single values in mappings and lists with their names: "rate", "small.rate", "faults.0.at"."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(f"{name}.{key}" if name and name != "flows" else str(key), each)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _flat(f"{name}.{number}", each)
+    else:
+        yield name, f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _folders(runs: Sequence[Run]) -> list[str]:
+    """Return the parts of the runs' paths, from where they differ, that tell them apart."""
+    parts = [run.place.split("/")[:-1] for run in runs]
+    length = max(map(len, parts))
+    first = next((place for place in range(length) if len({tuple(each[: place + 1]) for each in parts}) > 1), length)
+    for last in range(first + 1, length + 1):
+        words = ["/".join(each[first:last]) for each in parts]
+        if len(set(words)) == len(words) and all(words):
+            return words
+    return [""] * len(runs)
+
+
 def row(line: Line) -> dict[str, Any]:
     """Return a line of the table of runs."""
     about = line.run.about
     found: dict[str, Any] = {
         "scenario": line.run.scenario,
-        "case": case(line.run),
+        "case": line.run.case,
+        "fingerprint": fingerprint(line.run),
         "run": line.run.run,
         "repetition": about.get("repetition"),
+        "seed": about.get("seed"),
         "broker": about.get("broker"),
         "cell": json.dumps(about.get("cell") or {}, sort_keys=True),
         "flow": line.flow,
@@ -106,14 +181,13 @@ def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """Return the averages of each measure over the repetitions of each case.
 
     A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and `why` says so, as well as runs
-    that have no such figure.
+    that have no such figure. A run without run.json is a case of its own, as nothing says what it would repeat.
     """
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
-        same = str(line.run.about.get("fingerprint", ""))  # runs of other parameters are no repetitions
-        groups.setdefault((line.run.scenario, case(line.run), line.flow, same), []).append(line)
+        groups.setdefault((line.run.scenario, line.run.case, line.flow, fingerprint(line.run)), []).append(line)
     result = []
-    for (scenario, name, flow, _), members in groups.items():
+    for (scenario, name, flow, same), members in groups.items():
         for measure in MEASURES:
             if flow and measure not in OF_A_FLOW:
                 continue
@@ -123,6 +197,8 @@ def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
                 {
                     "scenario": scenario,
                     "case": name,
+                    "fingerprint": same,
+                    "apart": members[0].run.apart,
                     "broker": members[0].run.about.get("broker"),
                     "flow": flow,
                     "measure": measure,
@@ -145,8 +221,8 @@ def _values(members: Sequence[Line], measure: str) -> tuple[list[float], list[st
     values, reasons = [], []
     for line in members:
         value = line.values.get(measure)
-        if line.status not in ("complete", "unknown"):
-            reasons.append(line.status)
+        if (line.status != "complete" and line.run.about) or line.run.broken:
+            reasons.append("status unknown" if line.status == "unknown" else line.status)
         elif value is None:
             reasons.append(line.missing.get(measure, "no figure"))
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import re
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
@@ -18,20 +19,22 @@ from bench.spark.events import Events, load, small
 from bench.spark.lines import delays, lines
 from bench.spark.messages import messages
 from bench.spark.repairs import Fault
-from bench.spark.summary import COUNTS, MEASURES, Line, cases, row
+from bench.spark.session import cause
+from bench.spark.summary import COUNTS, MEASURES, Line, cases, name_cases, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS = (
-    "scenario string, case string, run string, repetition int, broker string, cell string, flow string, status string, "
+    "scenario string, case string, fingerprint string, run string, repetition int, seed long, broker string, cell string, "
+    "flow string, status string, "
     "window_s double, "
     + ", ".join(f"{name} long" for name in COUNTS) + ", " + ", ".join(f"{name} double" for name in MEASURES)
     + ", missing string, remarks string"
 )  # fmt: skip
 CASES = (
-    "scenario string, case string, broker string, flow string, measure string, runs int, n int, without int, why string, "
-    "mean double, half double, deviation double, least double, most double, cell string"
+    "scenario string, case string, fingerprint string, apart string, broker string, flow string, measure string, runs int, "
+    "n int, without int, why string, mean double, half double, deviation double, least double, most double, cell string"
 )
 FAULTS = (
     "run string, kind string, target string, at long, tree_s double, service_s double, pairs long, unserved long, state string"
@@ -40,8 +43,6 @@ FAULTS = (
 
 MAX_DAMAGED = 20
 """Files that are found to be damaged one after the other; more of them are a broken disk."""
-UNREADABLE = re.compile(r"while reading file (\S+?)\.?\s")
-"""How Spark says which file it was."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
         try:
             return aggregate(spark, copy.deepcopy(runs))
         except (PySparkException, Py4JError) as error:
-            found = UNREADABLE.search(str(error))
+            found = source.UNREADABLE.search(str(error))
             if found is None or not source.damaged(runs, found[1]):
                 raise
     return aggregate(spark, runs)
@@ -78,6 +79,7 @@ def aggregate(spark: SparkSession, runs: list[source.Run]) -> Tables:
     links = network.links(went).localCheckpoint()
     used = network.resources(events).localCheckpoint()
     table, faults = lines(events, found, links, used)
+    name_cases(runs)
     rows, averages = [row(line) for line in table], cases(table)
     names = small(spark, "no int, run string", [(number, run.run) for number, run in enumerate(runs)])
 
@@ -121,11 +123,30 @@ def _fault(events: Events, fault: Fault) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
-    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a folder; return their names."""
+def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a folder, and its class of paths."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path
-    files = path(folder).getFileSystem(context._jsc.hadoopConfiguration())
+    return path(folder).getFileSystem(context._jsc.hadoopConfiguration()), path
+
+
+def prepare(spark: SparkSession, folder: str) -> None:
+    """Make the folder of the tables; raises ValueError, in one line, if it cannot be."""
+    try:
+        files, path = _files(spark, folder)
+        made = files.mkdirs(path(folder))
+    except Py4JJavaError as error:
+        raise ValueError(f"no tables can be written to {folder}: {cause(error)}") from error
+    if not made:
+        raise ValueError(f"no tables can be written to {folder}: it cannot be made")
+
+
+def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
+    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a folder; return their names.
+
+    about.json has what is known of each run, sources.json where each is, beside or below the folder.
+    """
+    files, path = _files(spark, folder)
     for name, frame in tables.frames.items():
         once = frame.coalesce(1).localCheckpoint()
         once.write.mode("overwrite").parquet(f"{folder}/{name}.parquet")
@@ -136,10 +157,18 @@ def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
         files.rename(part, target)
         files.delete(path(f"{folder}/.{name}.csv"), True)
         files.delete(path(f"{folder}/..{name}.csv.crc"), False)
-    about = json.dumps([line.run.about for line in tables.lines if not line.flow])
-    stream = files.create(path(f"{folder}/about.json"), True)
-    try:
-        stream.write(about.encode())
-    finally:
-        stream.close()
+    whole = [line.run for line in tables.lines if not line.flow]
+    for name, found in (("sources", [_beside(run.place, folder) for run in whole]), ("about", [run.about for run in whole])):
+        stream = files.create(path(f"{folder}/{name}.json"), True)
+        try:
+            stream.write(json.dumps(found).encode())
+        finally:
+            stream.close()
     return sorted(tables.frames)
+
+
+def _beside(place: str, folder: str) -> str:
+    """Return a path as seen from a folder, so that both may be moved; a URL as it is."""
+    if "://" in folder or not place.startswith("/"):
+        return place
+    return os.path.relpath(place, Path(folder).resolve())

@@ -6,8 +6,11 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from bench import checked
 from bench.trace.writer import Writer
 
 _STEP = 0.002  # s between two bursts of the paced loop
@@ -34,13 +37,14 @@ def spent(rate: int, seconds: float, writer: Writer | None) -> float:
     return time.process_time() - before
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print one line for each round and the median."""
     parser = argparse.ArgumentParser(prog="python -m bench.trace.overhead", description=__doc__)
-    parser.add_argument("--rate", type=int, default=50_000, metavar="N", help="events a second (50,000)")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="time of a run (5 s)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs with and without, in turn (3)")
-    options = parser.parse_args()
+    rate = partial(checked.count, most=10**9)
+    parser.add_argument("--rate", type=rate, default=50_000, metavar="N", help="events a second (50,000)")
+    parser.add_argument("--seconds", type=checked.seconds, default=5.0, metavar="S", help="time of a run (5 s)")
+    parser.add_argument("--rounds", type=checked.count, default=3, metavar="N", help="runs with and without, in turn (3)")
+    options = parser.parse_args(argv)
     shares = []
     spent(options.rate, 0.2, None)
     with tempfile.TemporaryDirectory() as folder:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +22,12 @@ from hypothesis import strategies as st
 from bench.report import command, data, page, papers
 from bench.report.data import Case, Results
 from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
-from bench.spark import means
+from bench.spark import means, scale, summary
+from bench.spark.__main__ import main as spark_main
 from bench.spark.render import overview
 from bench.spark.session import SparkMissingError, java
+from bench.spark.source import Run
+from bench.trace import overhead
 
 FLOATS = st.floats(-1e6, 1e6)
 
@@ -97,7 +105,7 @@ def case(
         "mean": mean and mean.mean, "half": mean and mean.half, "n": len(values), "runs": len(values), "why": "no luck",
         "without": sum(value is None for value in values), "measure": measure,
     }  # fmt: skip
-    found.runs = {number: {measure: value} for number, value in enumerate(values)}
+    found.runs = {(1000 + number, number, 0): {measure: value} for number, value in enumerate(values)}
     return found
 
 
@@ -113,6 +121,19 @@ def test_ratios_are_those_of_the_same_repetition() -> None:
     assert found.why == "1 repetitions without"
     (alone,) = [each for each in papers.compare(cases[1:2]) if each.claim.measure == "delay_mean_ms"]
     assert (alone.ours, alone.verdict, alone.why) == (None, "", "no run with broker=mqttree-flood")
+
+
+def test_ratios_are_of_the_same_parameters() -> None:
+    cell = {"locality": "50", "topics": 3}
+    topic, flood = (cell | {"broker": f"mqttree-{name}"} for name in ("topic", "flood"))
+    cases = [case("overlays-text", topic, [4.0]), case("overlays-text", flood, [8.0])]
+    again = [case("overlays-text", topic, [9.0]), case("overlays-text", flood, [10.0])]
+    for each, apart in zip([*cases, *again], ("rate=1", "rate=1", "rate=2", "rate=2"), strict=True):
+        each.apart = apart
+    found = [each for each in papers.compare([*again, *cases]) if each.claim.measure == "delay_mean_ms"]
+    assert [each.ours for each in found] == [pytest.approx(0.9), pytest.approx(0.5)]
+    found = papers.compare([cases[0], again[1], case("overlays-text", flood, [1.0])])
+    assert "several cases with broker=mqttree-flood" in [each.why for each in found]
 
 
 def test_a_claim_that_is_not_met_and_one_that_nobody_measured() -> None:
@@ -156,10 +177,22 @@ def test_a_page_escapes_what_it_is_told_and_names_what_is_incomplete() -> None:
     assert "1 without: no luck" in text
 
 
+def test_a_table_of_failed_runs_says_why_it_is_empty() -> None:
+    run = {
+        "run": "r1", "scenario": "s", "case": "c", "flow": "", "status": "failed", "remarks": "no <lab>", "broker": "mqttree",
+    }  # fmt: skip
+    failed = case("s", {"n": 1}, [None], "lost")
+    failed.name = "c"
+    text = page.page(Results([run], [failed], [], [], [], [{"run": "r1", "scenario": "s"}]), "again")
+    assert "<th>why no figures</th>" in text
+    assert "<td>n 1</td><td class=n>1</td><td>failed: no &lt;lab&gt;</td>" in text
+
+
 def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None:
     row = {
         "scenario": "s",
         "case": "c",
+        "fingerprint": "",
         "flow": "",
         "measure": "lost",
         "runs": 3,
@@ -172,6 +205,35 @@ def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None
     assert "2 ±0.5*" in text
     assert "* s c: lost: 1 of 3: failed" in text
     assert text.endswith("s r: odd")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "places", "apart"),
+    [
+        (({"rate": 10.0, "qos": 1}, {"rate": 0.5, "qos": 1}), ("a", "b"), ["rate=10", "rate=0.5"]),
+        (({"flows": {"s": {"size": 1}, "l": {"size": 9}}}, {"flows": {"s": {"size": 2}, "l": {"size": 9}}}), ("a", "b"),
+         ["s.size=1", "s.size=2"]),
+        (({"faults": [{"at": 5}]}, {"faults": []}), ("a", "b"), ["faults.0.at=5", "none of these parameters"]),
+        (({}, {}), ("a", "b"), ["a", "b"]),
+        (({}, {}), ("a/x", "a/y"), ["x", "y"]),
+        (({}, {}, {}), ("a/x", "a/y", "b/x"), ["a/x", "a/y", "b/x"]),
+        (({}, {}), ("a", "a"), ["parameters f0", "parameters f1"]),
+        ((dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)), ("a", "b"), ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_cases_of_equal_factors_are_told_apart(parameters: list[Any], places: list[str], apart: list[str]) -> None:
+    runs = [
+        Run(
+            f"r{number}",
+            "s",
+            {"fingerprint": f"f{number}", "cell": {"n": 1}, "parameters": each},
+            f"/out/{place}/s/n=1/r1/run.json",
+        )
+        for number, (each, place) in enumerate(zip(parameters, places, strict=True))
+    ]
+    summary.name_cases(runs)
+    assert [run.apart for run in runs] == apart
+    assert [run.case for run in runs] == [f"n=1,{each}" for each in apart]
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +253,26 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch:
         java()
 
 
+@pytest.mark.parametrize(
+    ("main", "options"),
+    [
+        (spark_main, ["live", "x", "--every", "nan"]), (spark_main, ["live", "x", "--every", "-1"]),
+        (spark_main, ["live", "x", "--seconds", "nan"]), (spark_main, ["live", "x", "--seconds", "inf"]),
+        (scale.main, ["--rows", "0"]), (scale.main, ["--rows", "1000", "-5"]), (scale.main, ["--threads", "0"]),
+        (overhead.main, ["--seconds", "nan"]), (overhead.main, ["--rate", "0"]), (overhead.main, ["--rate", "-1"]),
+        (overhead.main, ["--rounds", "0"]), (overhead.main, ["--rate", "many"]),
+    ],
+)  # fmt: skip
+def test_numbers_of_no_use_are_refused(
+    main: Callable[[list[str]], int], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(options)
+    assert left.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(rf"argument --\w+: {options[-1]} is not a ", last)
+
+
 def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
@@ -200,3 +282,37 @@ def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tables" / "about.json").write_text("[]")
     with pytest.raises(data.ReportError, match="cannot be read"):
         command.main(parser.parse_args([str(tmp_path)]))
+    with pytest.raises(data.ReportError, match="tables is a folder; --out takes a file"):
+        command.main(parser.parse_args([str(tmp_path), "--out", str(tmp_path / "tables")]))
+    with pytest.raises(data.ReportError, match="missing is not a folder"):
+        command.main(parser.parse_args([str(tmp_path), "--out", str(tmp_path / "missing" / "page")]))
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", '"x"', "3"])
+def test_tables_that_are_none_are_one_line_with_what_to_do(tmp_path: Path, text: str) -> None:
+    for name in ("runs", "cases", "faults", "timeline", "delays"):
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"x": [1]}), tmp_path / "tables" / f"{name}.parquet")
+    about = tmp_path / "tables" / "about.json"
+    about.write_text(text)
+    with pytest.raises(data.ReportError, match=r"about.json is no list of runs; --fresh makes them anew$"):
+        data.read(tmp_path)
+    about.write_text("[]")
+    with pytest.raises(data.ReportError, match=r"another version \(no 'scenario'\); --fresh makes them anew$"):
+        data.read(tmp_path)
+
+
+def test_tables_are_outdated_when_some_of_their_runs_are_gone(tmp_path: Path) -> None:
+    for run in ("r1", "r2"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "run.json").write_text("{}")
+    assert data.outdated(tmp_path)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "sources.json").write_text('["../r1/run.json", "../r2/run.json", "hdfs://x/run.json"]')
+    (tmp_path / "tables" / "about.json").write_text("[]")
+    assert not data.outdated(tmp_path)
+    (tmp_path / "r1" / "run.json").unlink()
+    assert data.outdated(tmp_path)
+    (tmp_path / "r2" / "run.json").unlink()  # nothing is left to make tables of
+    assert not data.outdated(tmp_path)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from trace_reference import Script, expected
 
+from bench.spark.render import overview
 from bench.spark.session import SparkMissingError, java, session
 
 try:
@@ -143,12 +144,23 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
         told("failed", 4, status="failed", failures=["b2 never came up"]),
         Script("absent", about={"status": "failed", "failures": ["no lab"], "cell": {"fault": "some"}}),
         flows("flows"),
+        with_faults(
+            told("gap", 1, scenario="gaps"), (10 * S - MS, "kill", "b1"), (16 * S + 500 * MS, "kill", "b2"),
+            agreed=(10 * S + 199 * MS, 17 * S),
+        ),
+        with_faults(told("parted", 1, scenario="parts"), (10 * S - MS, "partition", "b0|b1,b2"), agreed=(11 * S,)),
+        *(told(run, 1, scenario="two", seed=seed, fingerprint=mark, parameters={"flows": {"": {"rate": rate, "qos": 1}}})
+          for run, mark, rate, seed in (("slow", "f1", 10, 1001), ("slow-too", "f1", 10, 2001), ("fast", "f2", 100, 1001))),
+        told("bare", 1), told("naked", 1), told("nameless", 1, scenario="s", status=None),
     ]  # fmt: skip
+    more[-1].subscribers = [event for event in more[-1].subscribers if event[0] != "agreed"]
     more[2].killed = frozenset({"publishers"})
     more[2].about |= {"cell": {"fault": "none", "broker": "mqttree-flood"}}
     for each in [*found, *more]:
         each.write(folder)
     shutil.rmtree(folder / "absent" / "trace")
+    (folder / "bare" / "run.json").unlink()
+    (folder / "naked" / "run.json").write_text("{")
     chunk, messages.CHUNK = messages.CHUNK, 4  # so that publishers are cut into parts
     try:
         return folder, found, tables.compute(spark, [str(folder)])
@@ -202,7 +214,7 @@ def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: A
 def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(tmp_path: Path, spark: Any) -> None:
     from py4j.protocol import Py4JError
 
-    from bench.spark import source, tables
+    from bench.spark import source
 
     told("damaged", 5).write(tmp_path)
     (file,) = tmp_path.rglob("subscribers-*.parquet")
@@ -212,16 +224,123 @@ def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(tmp_path: Pa
     runs = source.read([str(tmp_path)])
     with pytest.raises(Py4JError) as error:
         spark.read.parquet(*runs[0].files).where("kind = 'delivered'").collect()
-    found = tables.UNREADABLE.search(str(error.value))
+    found = source.UNREADABLE.search(str(error.value))
     assert found is not None
+    assert "/damaged/trace/" in found[1]
     assert source.damaged(runs, found[1])
     assert (len(runs[0].files), runs[0].broken) == (1, {"subscribers"})
     assert runs[0].remarks == ["subscribers: subscribers-00000.parquet is damaged and left out"]
     assert not source.damaged(runs, found[1])
+    runs = source.read([tmp_path.as_uri()], spark)  # where a path is written in another way
+    assert source.damaged(runs, found[1])
+    assert (len(runs[0].files), runs[0].broken) == (1, {"subscribers"})
+
+
+def test_equal_factors_with_other_parameters_are_cases_of_their_own(made: Any, spark: Any) -> None:
+    cases = [each for each in made[2].cases if each["scenario"] == "two" and each["measure"] == "delay_mean_ms"]
+    common = "broker=mqttree-flood,fault=some"
+    assert [(each["case"], each["fingerprint"], each["apart"], each["runs"], each["n"]) for each in cases] == [
+        (f"{common},rate=100", "f2", "rate=100", 1, 1), (f"{common},rate=10", "f1", "rate=10", 2, 2)
+    ]  # fmt: skip
+    assert {of(made, run)["case"] for run in ("slow", "slow-too")} == {f"{common},rate=10"}
+    text = overview(made[2].runs, made[2].cases)
+    assert [line.split()[1:3] for line in text.splitlines() if line.startswith("two ")] == [
+        [f"{common},rate=100", "1"], [f"{common},rate=10", "2"]
+    ]  # fmt: skip
+
+
+def test_a_run_without_run_json_repeats_no_other(made: Any) -> None:
+    cases = {each["case"]: each for each in made[2].cases if each["measure"] == "delay_mean_ms"}
+    assert [(cases[f"run={run}"]["runs"], cases[f"run={run}"]["n"]) for run in ("bare", "naked")] == [(1, 1), (1, 1)]
+    (row,) = [row for row in made[2].runs if "run.json cannot be read" in row["remarks"]]
+    assert (row["run"], row["scenario"], row["published"]) == ("naked", "random", 12)
+    (mean,) = [each for each in made[2].cases if each["scenario"] == "s" and each["measure"] == "delay_mean_ms"]
+    assert (mean["n"], mean["without"], mean["why"]) == (0, 1, "status unknown")
+
+
+def test_a_fault_without_pairs_is_in_no_mean_and_a_partition_says_why(made: Any) -> None:
+    row = of(made, "gap")
+    assert (row["repair_s"], row["faults"], row["repair_service_s"]) == (pytest.approx(0.35), 2, None)
+    assert "repair_service_s: 1 of 2 faults: no publisher and subscriber between it and what came next" in row["missing"]
+    row = of(made, "parted")
+    assert (row["repair_s"], row["repair_service_s"]) == (pytest.approx(1.001), None)
+    assert "repair_service_s: partitions only" in row["missing"]
+
+
+def test_what_no_trace_tells_is_not_taken_for_nothing(made: Any) -> None:
+    from bench.spark.source import Run
+
+    missing = dict(each.split(": ", 1) for each in of(made, "absent")["missing"].split("; "))
+    assert {missing[name] for name in ("published_per_s", "delay_mean_ms", "lost", "repair_s", "convergence_s")} == {"no trace"}
+    assert "convergence_s: never agreed" in of(made, "nameless")["missing"]
+    assert "convergence_s: no federation" in of(made, "flows")["missing"]
+    run = Run("r", "s", {}, files=["f"], rows={"generator-0": 5, "network": 3}, broken={"observer"})
+    assert run.silence("observer") == "observer's trace is incomplete"
+    assert (run.silence("generator"), run.silence("network")) == ("", "")
+    assert Run("r", "s", broken={"generator-0"}).silence("observer") == "no whole file in the trace"
+
+
+def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from bench.spark import events, source
+
+    told("mine", 1).write(tmp_path / "link=[b0, b1]{x}*")  # which is no pattern
+    (file,) = tmp_path.rglob("subscribers-*.parquet")
+    table = pq.ParquetFile(file).read()
+    other = pa.array(["other"] * table.num_rows).dictionary_encode()
+    pq.write_table(table.set_column(table.schema.get_field_index("run"), "run", other), file)
+    runs = source.read([str(tmp_path)])
+    found = events.load(spark, runs)
+    assert runs[0].remarks == ["subscribers: its rows are of run other, not of its folder's, and are left out"]
+    assert {Path(each).name for each in runs[0].files} == {"publishers-00000.parquet"}
+    assert found.rows.select("run").distinct().collect() == [("mine",)]
+
+
+def test_what_spark_cannot_reach_is_one_line_with_its_cause(tmp_path: Path, spark: Any) -> None:
+    from bench.spark import source, tables
+    from bench.spark.session import cause
+
+    with pytest.raises(ValueError, match=r"^zzz://x/y cannot be read: No FileSystem for scheme \"zzz\"[^\n]*$"):
+        source.read(["zzz://x/y"], spark)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"^no tables can be written to zzz://x/y: No FileSystem for scheme[^\n]*$"):
+        tables.prepare(spark, "zzz://x/y")
+    place = (tmp_path / "file").as_uri()
+    with pytest.raises(ValueError, match=r"^no tables can be written to file:[^\n]*/file: [^\n]+$"):
+        tables.prepare(spark, place)
+    with pytest.raises(Exception, match="file") as error:
+        spark.range(1).write.parquet(f"{place}/runs.parquet")
+    assert "\n" not in cause(error.value)
+    assert "/file" in cause(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--master", "foo"], "--master foo: expected local"),
+        (["--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: nobody answers"),
+        (["--memory", "zzz"], "--memory zzz: expected a size"),
+        (["--memory", "1m"], "--memory 1m: expected a size"),
+        ([], "no tables can be written to"),
+    ],
+)
+def test_bad_options_are_one_line_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    from bench.spark.__main__ import main
+
+    (tmp_path / "run.json").write_text('{"run": "r", "scenario": "s"}')
+    assert main([*options, "tables", str(tmp_path), "--out", str(tmp_path / "run.json")]) == 2
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors.startswith(f"bench.spark: {said}")
 
 
 def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
-    cases = {each["measure"]: each for each in made[2].cases if each["case"] == "broker=mqttree-flood,fault=some"}
+    same = ("random", "broker=mqttree-flood,fault=some")
+    cases = {each["measure"]: each for each in made[2].cases if (each["scenario"], each["case"]) == same}
     delay, repair = cases["delay_mean_ms"], cases["repair_s"]
     assert (delay["runs"], delay["n"], delay["without"], delay["why"]) == (3, 2, 1, "failed")
     assert (delay["mean"], delay["half"]) == (pytest.approx(10), pytest.approx(0))
@@ -250,19 +369,32 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     with (folder / "tables" / "runs.csv").open(newline="") as file:
         rows = {(row["run"], row["flow"]): row for row in csv.DictReader(file)}
     assert rows["absent", ""]["remarks"] == "no trace; no lab"
-    text = page(read(folder), "again")
+    results = read(folder)
+    assert {each.apart: sorted(each.runs) for each in results.cases if each.scenario == "two"} == {
+        "rate=10": [(1001, 1, 0), (2001, 1, 0)], "rate=100": [(1001, 1, 0)]
+    }  # fmt: skip
+    text = page(results, "again")
+    assert "<td>broker mqttree-flood, fault some, rate=100</td>" in text
     assert "b2 never came up" in text
     assert "1 without: failed" in text
     assert text.count("<svg") >= 2
+    shutil.rmtree(folder / "absent")
+    assert outdated(folder)  # as the tables tell of a run that is gone
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_live_view_reads_what_is_complete(made: Any, spark: Any) -> None:
+def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: Path) -> None:
     from bench.spark import live
 
+    shutil.copytree(made[0] / "repaired", tmp_path / "link=[b0, b1]" / "repaired")
+    spark.range(3).write.parquet(str(tmp_path / "tables" / "runs.parquet"))
+    (file,) = tmp_path.rglob("subscribers-*.parquet")
+    bad = file.with_name("damaged-00000.parquet")
+    bad.write_bytes(b"PAR1 and no more")
     said: list[str] = []
-    assert live.watch(spark, str(made[0] / "repaired"), 1, once=True, show=said.append) == 0
+    assert live.watch(spark, str(tmp_path), 1, once=True, show=said.append) == 0
     (line,) = [line.split() for line in said if line.startswith("repaired")]
     assert line[5:8] == ["10", "10", "100%"]
+    assert f"{bad} is damaged and left out" in said
     with pytest.raises(ValueError, match="not a folder"):
         live.watch(spark, str(made[0] / "missing"), 1)

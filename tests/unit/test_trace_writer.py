@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -173,6 +176,62 @@ def test_a_run_json_that_cannot_be_read_has_a_line_of_its_own(tmp_path: Path, te
     assert "run.json cannot be read" in run.remarks[0]
 
 
+def test_fields_of_a_wrong_type_are_named_and_left_out(tmp_path: Path) -> None:
+    about = {
+        "run": "r", "scenario": "s", "began": "yes", "repetition": 1e9, "measure_from_ns": True, "failures": "none",
+        "cell": [1], "machine": {"cpu": ["a", "b"]}, "topology": {"brokers": 3}, "figure": {"y": "lost"},
+        "short": 1, "seed": 2**70, "lab": None,
+    }  # fmt: skip
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text(json.dumps({"run": "r2", "scenario": "s", "began": float("inf"), "ended": 5}))
+    first, second = read([str(tmp_path)])
+    assert first.about == {"run": "r", "scenario": "s", "machine": {"cpu": '["a", "b"]'}}
+    assert second.about == {"run": "r2", "scenario": "s", "ended": 5}
+    said = sorted(remark.split(" is ")[0] for remark in first.remarks if remark != "no trace")
+    names = ("began", "cell", "failures", "figure", "measure_from_ns", "repetition", "seed", "short", "topology")
+    assert said == [f"run.json: {name}" for name in names]
+    assert 'run.json: began is "yes", not a time in seconds; left out' in first.remarks
+
+
+def test_a_run_json_that_cannot_be_read_belongs_to_the_trace_beside_it(tmp_path: Path) -> None:
+    for number in (1, 2):
+        with Writer(tmp_path / f"r{number}" / "trace", **NAMES | {"run": f"r{number}"}) as writer:
+            writer.note(1, "here")
+    (tmp_path / "r1" / "run.json").write_text("{")
+    first, second = read([str(tmp_path)])
+    assert [len(run.remarks) for run in (first, second)] == [1, 1]
+    assert first.remarks[0].startswith("run.json cannot be read: JSONDecodeError")
+    assert second.remarks[0].startswith("no run.json")
+
+
+def test_a_copy_of_a_run_is_not_counted_twice(tmp_path: Path) -> None:
+    with Writer(tmp_path / "one" / "trace", **NAMES) as writer:
+        writer.note(1, "here")
+    (tmp_path / "one" / "run.json").write_text('{"run": "r", "scenario": "s"}')
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    (run,) = read([str(tmp_path)])
+    assert (len(run.files), run.rows, run.broken) == (1, {"p": writer.rows}, set())
+    assert run.remarks == ["its run.json is there twice", "p: p-00000.parquet is there twice, the second one is left out"]
+
+
+def test_a_file_of_another_run_and_a_process_that_wrote_nothing_are_named(tmp_path: Path) -> None:
+    with Writer(tmp_path / "trace", **NAMES) as writer:
+        writer.note(1, "here")
+    (file,) = files(tmp_path)
+    file.with_name("q-00000.parquet").write_bytes(file.read_bytes())
+    moved = file.parent.with_name("run=other")
+    file.parent.rename(moved)
+    processes = [{"name": name} for name in ("p", "network", "observer")]
+    (tmp_path / "run.json").write_text(json.dumps({"run": "other", "scenario": "s", "processes": processes}))
+    with Writer(tmp_path / "trace", **NAMES | {"run": "other", "process": "z"}) as writer:
+        writer.note(1, "here")
+    (run,) = read([str(tmp_path)])
+    assert (len(run.files), run.broken) == (1, {"p", "q", "observer"})
+    assert "p: p-00000.parquet is of run r, not of its folder's, and is left out" in run.remarks
+    assert "observer: no trace" in run.remarks
+
+
 def test_nothing_to_read_is_one_line(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(SourceError) as error:
@@ -186,6 +245,25 @@ def test_spark_reads_the_columns_that_are_written() -> None:
     assert ", ".join(f"{field.name} {names[str(field.type)]}" for field in SCHEMA) == events.DDL
     assert all(column in SCHEMA.names for columns in KINDS.values() for column in columns)
     assert isinstance(SCHEMA, pa.Schema)
+
+
+def test_the_documentation_has_the_columns_types_and_units_of_the_schema() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "traces.md").read_text().split("## The tables")[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    told = [(name, kind, what) for names, kind, what in rows for name in re.findall(r"\w+", names)]
+    words = {"double": "float64"}
+    have = [
+        (field.name, "text" if pa.types.is_dictionary(field.type) else words.get(str(field.type), str(field.type)))
+        for field in SCHEMA
+    ]
+    assert [(name, kind) for name, kind, _ in told] == have
+    units = {"at": "ns", "offset_ns": "ns", "error_ns": "ns", "cpu_s": "s", "dropped": "packets"}
+    units |= dict.fromkeys(("size", "control_bytes", "data_bytes", "rss"), "bytes")
+    assert {name: re.split(r"\W", what)[0] for name, _, what in told if name in units} == units
+    kinds = dict(re.findall(r"^\| ([a-z, ]+) \| [^|`]+ \| (.+) \|$", text, re.MULTILINE))
+    for kind, columns in KINDS.items():
+        (cell,) = [cell for names, cell in kinds.items() if kind in names.split(", ")]
+        assert not {column for column in columns if f"`{column}`" not in cell}, kind
 
 
 def test_the_quickest_answer_tells_the_time() -> None:
