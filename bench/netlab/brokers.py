@@ -212,15 +212,13 @@ def port_open(place: Place) -> bool:
 def wait_listening(brokers: list[BrokerProcess], patience: float) -> str:
     """Wait until all listen; return what went wrong, in one line, or nothing."""
     end = time.monotonic() + patience
-    waiting = list(brokers)
-    while waiting:
-        for broker in list(waiting):
-            if not broker.running:
-                return broker.ended()
-            if port_open(broker.place):
-                waiting.remove(broker)
-        if waiting and time.monotonic() > end:
-            return f"{waiting[0].name} did not listen within {patience:g} s" + (f": {s}" if (s := waiting[0].said()) else "")
-        if waiting:
-            time.sleep(0.01)
+    for awaited in brokers:
+        while not port_open(awaited.place):  # a look takes its time from those that start: at one after the other
+            for broker in brokers:
+                if not broker.running:
+                    return broker.ended()
+            if time.monotonic() > end:
+                said = awaited.said()
+                return f"{awaited.name} did not listen within {patience:g} s" + (f": {said}" if said else "")
+            time.sleep(0.02)
     return ""

@@ -10,7 +10,9 @@ from typing import Any
 
 from broker import limits
 from broker.link import Link
+from broker.origin import origin_key
 from broker.relay import Relay
+from broker.stream import Stream
 from stp.vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
@@ -43,6 +45,25 @@ def watch_crossings(world: World) -> None:
         relay.accept = watched  # type: ignore[method-assign]
 
     world.on_start.append(started)
+
+
+def watch_given_up(world: World) -> set[tuple[Life, bytes]]:
+    """Return who has waited for an origin (its key) for as long as is promised, and delivers since then what comes late
+    (streams.HOLD: order holds through splits that are shorter)."""
+    found: set[tuple[Life, bytes]] = set()
+
+    def started(host: Host) -> None:
+        streams, life = host.running.federation.streams, host.life
+        set_free = streams._set_free
+
+        def watched(stream: Stream, now: float) -> None:
+            found.add((life, stream.key))
+            set_free(stream, now)
+
+        streams._set_free = watched  # type: ignore[method-assign]
+
+    world.on_start.append(started)
+    return found
 
 
 class Meetings:
@@ -232,6 +253,7 @@ class Messages:
         self.ledger = ledger
         self.clients = clients
         self.meetings = meetings
+        self.given_up: set[tuple[Life, bytes]] = set()
         self._components = world.components()
         self._floods = all(host.running.config.routing == "flood" for host in world.alive())
 
@@ -275,9 +297,12 @@ class Messages:
         """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing."""
         last: dict[tuple[int, int, str, int, int], int] = {}
         seen: set[int] = set()
+        waited = {key for life, key in self.given_up if life in client.holders}
         for got in client.got:
             sent = self.ledger.sent[got.number]
             if not sent.qos or got.retain or got.number in seen or sent.will or sent.repeated:
+                continue
+            if waited and origin_key(self.world.hosts[sent.life[0]].id, sent.life[1]) in waited:
                 continue
             seen.add(got.number)
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker import limits, relay
-from tests.sim.checkers import Meetings, Messages, bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
+from tests.sim.checkers import (
+    Meetings,
+    Messages,
+    bound_faults,
+    directory_faults,
+    log_faults,
+    tree_faults,
+    watch_crossings,
+    watch_given_up,
+)
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.groups import Groups
 from tests.sim.ways import Ways
@@ -49,6 +58,7 @@ class Schedule:
         self.rng = rng = random.Random(seed * 7919 + 1)
         self.world = World(seed, verbose)
         watch_crossings(self.world)
+        self.given_up = watch_given_up(self.world)
         self.meetings = Meetings(self.world)
         self.ways = Ways(self.world)
         self.ledger = Ledger()
@@ -290,6 +300,7 @@ class Schedule:
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
         messages = Messages(world, self.ledger, self.clients, self.meetings)
+        messages.given_up = self.given_up
         probes = len(self.ledger.sent)
         if not world.violations:
             self._probe(messages)
