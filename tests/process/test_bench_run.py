@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,15 @@ def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert only_run(out)["run"] == run["run"]
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Processes that are started here end when their terminal goes, also if who runs the tests has it ignored (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(
     "what",
     ["the generator is killed", "it is asked to end", "the run is killed", "the command is killed", "its terminal is gone"],
