@@ -9,23 +9,37 @@ LONGEST = 7 * 86_400.0
 """s: nothing that is measured takes longer than a week."""
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def positive(text: str) -> float:
+    """Return a finite number above 0; raises argparse.ArgumentTypeError."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
 def seconds(text: str) -> float:
     """Return a time in s, more than zero and at most LONGEST; raises argparse.ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text} is not a time of more than 0 and at most {LONGEST:,.0f} seconds")
     return value
 
 
-def count(text: str, least: int = 1, most: int = 10**12) -> int:
-    """Return a whole number from least to most; raises argparse.ArgumentTypeError."""
+def count(text: str, least: int = 1, most: int | None = 10**12) -> int:
+    """Return a whole number from least to most (None: without end); raises argparse.ArgumentTypeError."""
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if not least <= value <= most:
+    if value < least or (most is not None and value > most):
+        if most is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,}")
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least:,} to {most:,}")
     return value

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
-from bench import compare, micro, targets
+from bench import checked, compare, micro, targets
 from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
 from bench.netlab.owner import open_standard
 
@@ -61,26 +61,7 @@ def _terminate_as_interrupt() -> Callable[[], None]:
     return restore
 
 
-def positive(text: str) -> float:
-    """An argument that is a number above 0. Raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return value
-
-
-def count(text: str) -> int:
-    """An argument that is a whole number from 1. Raises ArgumentTypeError."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return value
+_count = partial(checked.count, most=None)
 
 
 def _parser(reporting: bool) -> argparse.ArgumentParser:
@@ -88,8 +69,8 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     comparing = commands.add_parser("compare", help="the same loads against several brokers in turn")
-    comparing.add_argument("--rounds", type=count, default=3, metavar="N", help="rounds of A B A B ... (3)")
-    comparing.add_argument("--seconds", type=positive, default=3.0, metavar="S", help="measured time of a run (3 s)")
+    comparing.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)")
+    comparing.add_argument("--seconds", type=checked.positive, default=3.0, metavar="S", help="measured time of a run (3 s)")
     comparing.add_argument(
         "--work", nargs="+", metavar="NAME", default=list(compare.DEFAULT_WORKS),
         help=f"of {', '.join(compare.WORKS)}; default {' '.join(compare.DEFAULT_WORKS)}",
@@ -106,7 +87,7 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     load = commands.add_parser("load", help="one load against one broker")
     load.add_argument("--mode", choices=("throughput", "latency", "connections"), default="throughput")
     load.add_argument("--target", metavar="TARGET", help="start this broker (a name or NAME=COMMAND) instead of --host")
-    load.add_argument("--connections", type=count, default=1000, metavar="N", help="with --mode connections (1000)")
+    load.add_argument("--connections", type=_count, default=1000, metavar="N", help="with --mode connections (1000)")
     for item in dataclasses.fields(LoadSpec):
         if item.name in {"subscriber_version", "subscriber_port", "pid"}:
             load.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N")
@@ -121,7 +102,7 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     load.set_defaults(handler=_load)
 
     small = commands.add_parser("micro", help="ns per operation of decoder, trie and fan-out")
-    small.add_argument("--seconds", type=positive, default=0.5, metavar="S", help="time for each (0.5 s)")
+    small.add_argument("--seconds", type=checked.positive, default=0.5, metavar="S", help="time for each (0.5 s)")
     small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
     scenarios = commands.add_parser("list", help="the scenarios that there are")
@@ -133,7 +114,7 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     lab.add_argument("topology", nargs="?", default="mesh5", metavar="TOPOLOGY", help="a name or a file (mesh5)")
     lab.add_argument("--broker", default="mqttree-flood", metavar="KIND", help="which brokers (mqttree-flood)")
     lab.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
-    lab.add_argument("--seed", type=count, default=1, metavar="N", help="of what is drawn (1)")
+    lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
     lab.set_defaults(handler=lambda arguments: _with_extra("bench.shell").main(arguments))
     report = commands.add_parser("report", help="a page with tables and plots of runs")
     if reporting:
@@ -161,7 +142,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="do not repeat what is finished in DIR")
     parser.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
     parser.add_argument("--only", action="append", default=[], metavar="FACTOR=VALUE", help="only these cells; may be repeated")
-    parser.add_argument("--seed", type=count, default=1, metavar="N", help="of everything that is drawn (1)")
+    parser.add_argument("--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)")
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:

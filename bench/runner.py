@@ -20,8 +20,9 @@ from bench.load import packets
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
 from bench.observe import Observer, mean_use
+from bench.repair import repair, repairs
 from bench.scenario import Cell
-from bench.striking import Striker, repair, repairs
+from bench.striking import Striker
 from bench.trace import TraceError, Writer
 from bench.workload import clients
 

@@ -6,9 +6,7 @@ import asyncio
 import heapq
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from bench.netlab.lab import Lab, LabError
 from bench.observe import Observer
@@ -16,32 +14,6 @@ from bench.scenario import ON_BROKERS, SELECTORS, Fault
 from bench.trace import Writer
 
 UNDONE = {"kill": "restart", "pause": "resume"}
-STRIKES = ("kill", "pause", "cut", "half-open", "partition")
-"""Faults that a tree has to be repaired after."""
-
-
-def repairs(struck: Sequence[tuple[int, str, str]], agreements: Sequence[int]) -> list[dict[str, Any]]:
-    """Return kind, target and repair time (s; None: not repaired) of each fault. struck: (ns, what, target) in turn.
-
-    A fault lasts until the next thing is done, its undoing included: an agreement after that repairs something else.
-    """
-    found = []
-    for number, (at, kind, target) in enumerate(struck):
-        if kind in STRIKES:
-            ends = next((when for when, _, _ in struck[number + 1 :] if when > at), None)
-            agreed = next((when for when in agreements if when >= at and (ends is None or when < ends)), None)
-            found.append({"kind": kind, "target": target, "seconds": (agreed - at) / 1e9 if agreed is not None else None})
-    return found
-
-
-def repair(found: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
-    """Return (s: the mean over a run's faults, ""), or (None, why there is none): one that was not repaired has no time."""
-    known = [each["seconds"] for each in found if each["seconds"] is not None]
-    if not found:
-        return None, "no faults"
-    if len(known) < len(found):
-        return None, f"{len(found) - len(known)} of {len(found)} faults not repaired"
-    return sum(known) / len(known), ""
 
 
 class Striker:

@@ -130,6 +130,7 @@ class Interest:
         for topic_filter in announced:
             listings.post(INTEREST + topic_filter.encode())
             self._federation.propagation.posted()
+        if announced:
             self._federation.overlays.told()
         for topic_filter in withdrawn:
             listings.withdraw(INTEREST + topic_filter.encode())

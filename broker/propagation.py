@@ -89,7 +89,7 @@ class Propagation:
             return False
         for topic_filter in filters:
             interest.changed(topic_filter, wanted=True)
-        if self._posted <= self._confirmed or not any(link.state == "up" for link in self._federation.links.values()):
+        if self._posted <= self._confirmed or not self._linked():
             return False
         self._waiters.append((self._node.now + WAIT, self._posted, then))
         if self._timer is None:
@@ -137,6 +137,10 @@ class Propagation:
                     if link.state == "up":
                         self._told_received(link, body, now)
 
+    def _linked(self) -> bool:
+        """Whether there is any other broker; while the tree is repaired it may not be reached over it."""
+        return any(link.state == "up" for link in self._federation.links.values())
+
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
         own = self._federation.own
@@ -145,7 +149,7 @@ class Propagation:
             return
         links = self._links()
         if not links:
-            if not any(link.state == "up" for link in self._federation.links.values()):
+            if not self._linked():
                 self._confirmed = self._posted
                 self._release(now)
             return  # else the tree is being repaired: whoever is there then is told

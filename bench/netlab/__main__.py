@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-from bench.cli import positive
+from bench import checked
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
@@ -98,7 +98,7 @@ def main() -> int:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.netlab", description=__doc__.split("\n", 1)[0])
     parser.add_argument("topology", nargs="?", default="mesh5")
-    parser.add_argument("--seconds", type=positive, default=6.0, metavar="S", help="of full load (6)")
+    parser.add_argument("--seconds", type=checked.positive, default=6.0, metavar="S", help="of full load (6)")
     options = parser.parse_args()
     try:
         place = topologies.load(options.topology).drawn(1)

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 
+from bench.repair import FOREVER
 from bench.spark.session import partitions
 from bench.spark.source import PLACE, Run
 
@@ -26,7 +27,6 @@ DDL = (
 """bench.trace.schema.SCHEMA in Spark's words."""
 CHUNK = 1 << 18
 """Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread, too."""
-FOREVER = (1 << 63) - 1
 MESSAGES = ("published", "accepted", "delivered")
 
 

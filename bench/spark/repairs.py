@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from bench.repair import FOREVER, STRIKES, lasts, repaired
 from bench.spark import subscriptions
-from bench.spark.events import FOREVER, Events, small
+from bench.spark.events import Events, small
 from bench.spark.messages import _KEY, chunk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BREAKS = ("kill", "pause", "cut", "partition", "half-open")
-"""Faults after which a tree has to be repaired."""
 SERVED = ("kill", "pause", "cut", "half-open")
 """Those after which everybody who is left can be reached again."""
 UNDO = {"restart": "kill", "start": "kill", "resume": "pause"}
@@ -65,7 +64,7 @@ def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], lis
         happened = [row for row in mine if row["kind"] == "fault"]
         if agreed:
             agreeing.add(number)
-        breaks = [row["t"] for row in happened if row["name"] in BREAKS]
+        breaks = [row["t"] for row in happened if row["name"] in STRIKES]
         first = min(breaks, default=FOREVER)
         starts = [row["t"] for row in happened if row["name"] == "start" and row["t"] < first]
         if starts:
@@ -80,17 +79,16 @@ def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list
     """Return the faults of one run in turn; each lasts until the next one, or until something is undone."""
     result = []
     down: dict[str, str] = {}
-    for index, row in enumerate(happened):
+    for row in happened:
         kind, target, at = row["name"], row["broker"] or "", row["t"]
         if UNDO.get(kind, "") == down.get(target, "-"):
             del down[target]
         if kind in ("kill", "pause"):
             down[target] = kind
-        if kind in BREAKS:
-            ends = min((other["t"] for other in happened[index + 1 :] if other["t"] > at), default=FOREVER)
+        if kind in STRIKES:
+            ends = lasts(at, (other["t"] for other in happened))
             fault = Fault(number, kind, target, at, ends, frozenset(down))
-            after = [t for t in agreed if at <= t < ends]
-            fault.tree_s = (min(after) - at) / 1e9 if after else None
+            fault.tree_s = repaired(at, ends, agreed)
             result.append(fault)
     return result
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.spark.events import FOREVER, Events, small
+from bench.repair import FOREVER
+from bench.spark.events import Events, small
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

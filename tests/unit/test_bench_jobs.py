@@ -21,8 +21,9 @@ from bench.netlab.pipe import Pipe as Direction
 from bench.netlab.scribe import PACK, Scribe
 from bench.netlab.topology import Topology
 from bench.observe import Observer, Use, mean_use
+from bench.repair import repair, repairs
 from bench.scenario import Fault
-from bench.striking import Striker, repair, repairs
+from bench.striking import Striker
 from bench.trace import Writer
 
 S = 1_000_000_000
