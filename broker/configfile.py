@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 MAX_FILE = 1024 * 1024
 """bytes; a configuration is some hundred lines, a larger file is not one."""
 
+_MAX_SHOWN = 40
 _MAX_DEPTH = 6  # keys below this are a plugin's own; their lines are not kept
 
 KeyPath = tuple[str, ...]
@@ -40,6 +41,7 @@ class ConfigFile:
         import yaml
 
         loader: yaml.SafeLoader | None = None
+        node: yaml.Node | None = None
         try:
             loader = yaml.SafeLoader(text)  # refuses characters that cannot be printed
             node = loader.get_single_node()
@@ -53,7 +55,10 @@ class ConfigFile:
         except RecursionError:
             raise ConfigError(f"{path}: nested too deeply") from None
         except ValueError as error:  # a date or a number that looks like one and is none
-            raise ConfigError(f"{path}: {_one_line(str(error))}") from None
+            misfit = _misfit(node, yaml.SafeLoader(""))
+            where, text = (f"{path}:{misfit.start_mark.line + 1}", misfit.value) if misfit is not None else (path, "a value")
+            shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+            raise ConfigError(f"{where}: {shown} is out of range: {_one_line(str(error)).partition(';')[0]}") from None
         finally:
             if loader is not None:
                 loader.dispose()
@@ -158,6 +163,23 @@ def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> tuple[Ke
             lines[below] = line
             if (twice := _note_lines(value, below, lines)) is not None:
                 return twice
+    return None
+
+
+def _misfit(node: Any, loader: Any) -> Any:
+    """Return the first scalar under a YAML node that looks like a number or a date and cannot be one; None when all can."""
+    waiting, seen = [node], 0
+    while waiting and (seen := seen + 1) <= 10_000:
+        each = waiting.pop()
+        value = getattr(each, "value", None)
+        if isinstance(value, list):
+            parts = [part for entry in value for part in (entry if isinstance(entry, tuple) else (entry,))]
+            waiting += reversed(parts)
+        elif each is not None:
+            try:
+                loader.construct_object(each)
+            except ValueError:
+                return each
     return None
 
 

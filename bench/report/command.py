@@ -12,12 +12,14 @@ from pathlib import Path
 
 from bench.report import data
 from bench.report.page import page
+from bench.report.repeated import pairs, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `mqttree bench report` takes."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder with runs (of `mqttree bench run --out DIR`)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page (DIR/report.html)")
+    parser.add_argument("--repeated", type=Path, metavar="DIR", help="runs of the same scenarios: do their ratios agree?")
     parser.add_argument("--title", default="mqttree: benchmark report", metavar="TEXT")
     parser.add_argument("--master", metavar="URL", help="the Spark cluster that makes the tables (local[*])")
     parser.add_argument("--fresh", action="store_true", help="make the tables anew even if no run is newer than they are")
@@ -26,20 +28,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the page, after the tables if those are missing or old; 0: written, 1: Spark failed, 2: nothing to report."""
     folder: Path = arguments.folder
-    if not folder.is_dir():
-        raise data.ReportError(f"{folder} is not a folder")
+    other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"
+    for each in filter(None, (folder, other)):
+        if not each.is_dir():
+            raise data.ReportError(f"{each} is not a folder")
+    if other is not None and other.resolve() == folder.resolve():
+        raise data.ReportError(f"--repeated {other} is the same folder; it takes another one")
     if out.is_dir():
         raise data.ReportError(f"{out} is a folder; --out takes a file")
     if not out.parent.is_dir():
         raise data.ReportError(f"{out} cannot be written: {out.parent} is not a folder")
-    if arguments.fresh or data.outdated(folder):
-        print(f"making the tables of {folder} with Spark", file=sys.stderr, flush=True)
-        if code := _tables(folder, arguments.master):
-            return code
-    results = data.read(folder)
-    command = shlex.join(["mqttree", "bench", "report", str(folder), *(["--out", str(arguments.out)] if arguments.out else [])])
-    text = page(results, command, arguments.title)
+    found = []
+    for each in filter(None, (folder, other)):
+        if arguments.fresh or data.outdated(each):
+            print(f"making the tables of {each} with Spark", file=sys.stderr, flush=True)
+            if code := _tables(each, arguments.master):
+                return code
+        found.append(data.read(each))
+    results, repeated = found[0], found[1] if other is not None else None
+    options = [*(["--repeated", str(other)] if other else []), *(["--out", str(arguments.out)] if arguments.out else [])]
+    text = page(results, shlex.join(["mqttree", "bench", "report", str(folder), *options]), arguments.title, repeated)
     part = out.with_name(f".{out.name}.part")
     try:
         part.write_text(text, encoding="utf-8")
@@ -48,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
         with suppress(OSError):
             part.unlink()
         raise data.ReportError(f"{out} cannot be written: {error.strerror}") from error
+    if repeated is not None:
+        print(summary(pairs(results, repeated)))
     print(out)
     return 0
 

@@ -34,6 +34,8 @@ class Case:
     """The row of the table of runs of each that is complete."""
     apart: str = ""
     """What tells it from cases of the same cell: parameters, or a folder."""
+    fingerprint: str = ""
+    """Of all parameters and the topology: equal in runs of the same cell of the same file."""
 
     def mean(self, measure: str) -> float | None:
         """Return a measure's mean, None where there is none."""
@@ -117,9 +119,9 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
     for row in rows:
         found = cases.get(key(row))
         if found is None:
-            scenario, name, flow, _ = key(row)
-            cell = json.loads(row["cell"] or "{}")
-            found = cases[key(row)] = Case(scenario, name, flow, cell, row["broker"] or "", apart=row["apart"] or "")
+            scenario, name, flow, fingerprint = key(row)
+            cell, apart = json.loads(row["cell"] or "{}"), row["apart"] or ""
+            found = cases[key(row)] = Case(scenario, name, flow, cell, row["broker"] or "", apart=apart, fingerprint=fingerprint)
         found.measures[row["measure"]] = row
     for row in runs:
         found = cases.get(key(row))

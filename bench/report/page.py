@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from bench.report import figures, papers
+from bench.report import repeated as again
 from bench.report.data import Case, Results, Row
 from bench.report.plot import short
 
@@ -34,13 +35,14 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def page(results: Results, command: str, title: str = "mqttree: benchmark report") -> str:
-    """Return the whole page. command: what makes it anew."""
+def page(results: Results, command: str, title: str = "mqttree: benchmark report", repeated: Results | None = None) -> str:
+    """Return the whole page. command: what makes it anew; repeated: the same scenarios, run another time."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
         _machine(results),
         _papers(results),
+        _repeated(results, repeated) if repeated is not None else "",
     ]
     for scenario in results.scenarios():
         parts += _scenario(scenario, results)
@@ -79,7 +81,7 @@ def _papers(results: Results) -> str:
     lines = []
     before = None
     for each in found:
-        ours = short(each.ours) + (f" ± {short(each.half)}" if each.half is not None else "")
+        ours = _found(each)
         wanted = "" if each.claim.wanted is None else f"at most {each.claim.wanted:g}"
         mark = f'<span class="{"met" if each.verdict == "met" else "no"}">{each.verdict}</span>' if each.verdict else ""
         cell = f"{each.case.scenario}: {_cell(each.case)}"
@@ -94,6 +96,31 @@ def _papers(results: Results) -> str:
     head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"
     note = "Ratios where the paper compares, of each repetition and then averaged; ± is half of a 95 % interval."
     return f"<h2>Beside the papers</h2><p>{note}</p><table>{head}{''.join(lines)}</table>"
+
+
+def _found(each: papers.Comparison | None) -> str:
+    if each is None or each.ours is None:
+        return "-"
+    return short(each.ours) + (f" ± {short(each.half)}" if each.half is not None else "")
+
+
+def _repeated(results: Results, repeated: Results) -> str:
+    """Return whether the ratios of both sets agree, and all of them."""
+    pairs = again.pairs(results, repeated)
+    times = [each["began"] for each in repeated.about if each.get("began")]
+    when = f" ({time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(min(times)))})" if times else ""
+    lines = []
+    for pair in pairs:
+        marks = {True: '<span class="met">agree</span>', False: '<span class="no">differ</span>', None: escape(pair.why)}
+        case = pair.first.case
+        lines.append(
+            f"<tr><td>{escape(pair.first.claim.text)}</td><td>{escape(f'{case.scenario}: {_cell(case)}')}</td>"
+            f"<td class=n>{_found(pair.first)}</td><td class=n>{_found(pair.second)}</td><td>{marks[pair.agrees]}</td></tr>"
+        )
+    head = "<tr><th>ratio</th><th>measured in</th><th>here</th><th>repeated</th><th></th></tr>"
+    text = f"All was run another time{when}: {again.summary(pairs)}."
+    table = f"<details><summary>{len(pairs)} ratios</summary><table>{head}{''.join(lines)}</table></details>"
+    return f"<h2>Repeated</h2><p>{escape(text)}</p>{table}"
 
 
 def _cell(case: Case) -> str:

@@ -161,10 +161,10 @@ class Comparison:
         return "met" if self.ours <= self.claim.wanted else "not met"
 
 
-def compare(cases: Sequence[Case]) -> list[Comparison]:
+def compare(cases: Sequence[Case], claims: Sequence[Claim] = CLAIMS) -> list[Comparison]:
     """Return each claim with every case that it is about."""
     result = []
-    for claim in CLAIMS:
+    for claim in claims:
         for case in cases:
             if not case.scenario.startswith(claim.scenarios) or not _fits(case.cell, claim.where):
                 continue

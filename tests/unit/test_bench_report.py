@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.report import command, data, page, papers
+from bench.report import command, data, page, papers, repeated
 from bench.report.data import Case, Results
 from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
 from bench.spark import means, scale, summary
@@ -96,7 +96,7 @@ def test_scales_and_short_numbers() -> None:
 
 
 def case(
-    scenario: str, cell: dict[str, object], values: list[float | None], measure: str = "delay_mean_ms", flow: str = ""
+    scenario: str, cell: dict[str, object], values: Sequence[float | None], measure: str = "delay_mean_ms", flow: str = ""
 ) -> Case:
     """A case with one measure, one run for each value."""
     found = Case(scenario, str(cell), flow, cell, str(cell.get("broker", "")))
@@ -134,6 +134,35 @@ def test_ratios_are_of_the_same_parameters() -> None:
     assert [each.ours for each in found] == [pytest.approx(0.9), pytest.approx(0.5)]
     found = papers.compare([cases[0], again[1], case("overlays-text", flood, [1.0])])
     assert "several cases with broker=mqttree-flood" in [each.why for each in found]
+
+
+def test_a_repeated_set_agrees_where_its_intervals_meet() -> None:
+    def results(values: dict[str, Sequence[float | None]]) -> Results:
+        cases = [case("overlays-text", {"locality": "50", "broker": kind}, each) for kind, each in values.items()]
+        about = [{"scenario": "overlays-text", "figure": {"y": ["delay_mean_ms", "never heard of"]}}]
+        row = {"scenario": "overlays-text", "flow": "", "run": "1", "broker": "", "remarks": "", "status": "complete"}
+        return Results([row], cases, [], [], [], about)
+
+    base = [10.0, 10.0]
+    first = results({"mqttree-flood": base, "mqttree-topic": [5.0, 6.0], "mqttree-interest": [9.0, 9.1], "amqtt": [50.0, 51.0]})
+    kinds: dict[str, Sequence[float | None]] = {
+        "mqttree-topic": [6.0, 7.0],
+        "mqttree-interest": [12.0, 12.1],
+        "amqtt": [None, 50.0],
+    }
+    second = results({"mqttree-flood": base} | kinds)
+    found = {str(pair.first.case.cell["broker"]): pair for pair in repeated.pairs(first, second)}
+    assert {kind: (pair.agrees, pair.why) for kind, pair in found.items()} == {
+        "mqttree-topic": (True, ""),
+        "mqttree-interest": (False, ""),
+        "amqtt": (None, "one repetition has no interval"),
+    }
+    assert found["mqttree-topic"].first.claim.paper == "Overlays 6.1", "what a paper states is no second ratio"
+    assert repeated.summary(list(found.values())) == "1 of 2 ratios agree within their 95 % intervals; nothing can be said of 1"
+    gone = repeated.pairs(first, results({"mqttree-flood": base}))
+    assert {(pair.agrees, pair.why) for pair in gone} == {(None, "not repeated")}
+    text = page.page(first, "again", repeated=second)
+    assert "1 of 2 ratios agree" in text
 
 
 def test_a_claim_that_is_not_met_and_one_that_nobody_measured() -> None:

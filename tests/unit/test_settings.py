@@ -142,7 +142,7 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
         ("a: !!python/object/apply:os.system ['false']", "config.yaml:1: could not determine a constructor for the tag"),
         ("a: *b", "config.yaml:1: found undefined alias 'b'"),
         ("a: \x01", "config.yaml: unacceptable character"),
-        ("a: 2020-13-45", "config.yaml: month must be in 1..12"),
+        ("a: 2020-13-45", "config.yaml:1: 2020-13-45 is out of range: month must be in 1..12"),
         ("--- {}\n--- {}", "config.yaml:2: but found another document"),
         ("? [a]\n: 1", "config.yaml:1: found unhashable key"),
         ("session_expiry_interval: -1", "config.yaml:1: session_expiry_interval: -1 is not a whole number of seconds from 0"),
@@ -168,6 +168,8 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
          "config.yaml:1: timeout-disconnect-delay: expected a number or nothing, not the text 'soon'"),
         ("max-qos: 3", "config.yaml:1: max-qos: 3 is not 0, 1 or 2"),
         ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
+        ("# a date\nacl: [1, {b: 2020-02-30}]", "config.yaml:2: 2020-02-30 is out of range: day is out of range for month"),
+        ("name: a\nmax-qos: " + "9" * 5000, f"config.yaml:2: {'9' * 40}... (5000 characters) is out of range: Exceeds the limit"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: str) -> None:
