@@ -76,9 +76,7 @@ def _main(words: list[str]) -> int:
 
     try:
         if arguments.command == "run":
-            from broker.run import run
-
-            return run(arguments)
+            return _run(arguments)
         if arguments.command == "passwd":
             from broker import passwd
 
@@ -87,6 +85,19 @@ def _main(words: list[str]) -> int:
     except ConfigError as error:
         complain(str(error))
         return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Start without the garbage collector, which would look through all modules ten times and find nothing (20 ms)."""
+    import gc
+
+    gc.disable()
+    try:
+        from broker.run import run
+
+        return run(arguments)
+    finally:
+        gc.enable()
 
 
 def _command(name: str) -> Callable[[list[str]], int | None] | None:

@@ -34,7 +34,7 @@ class NodeConfig:
     hello: float = 0.5
     link_timeout: float = 2.0
     handshake_timeout: float = 3.0
-    td: float = 0.4
+    td: float = 0.3
     link_versions: tuple[int, int] = (OLDEST, NEWEST)
     """The oldest version of the link protocol that is spoken, and the newest (`broker.versions`)."""
     allow_anonymous: bool = True

@@ -292,8 +292,8 @@ def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[so
 def _spare_the_collector() -> None:
     """Let the garbage collector leave alone what stays for good, and come less often: connections are made of lasting objects,
     and it would look through them again at every few dozen that come. Little of ours is garbage in circles."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 10)
 
 

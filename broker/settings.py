@@ -81,7 +81,7 @@ class FederationSettings:
     capability: float = 1.0
     hello: float = 0.5
     link_timeout: float = 2.0
-    td: float = 0.4
+    td: float = 0.3
     tls: TlsSettings | None = None
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
@@ -132,7 +132,7 @@ class RunSettings:
     capability: float | None = None
     hello: float = 0.5
     link_timeout: float = 2.0
-    td: float = 0.4
+    td: float = 0.3
     multicast_group: str = GROUP
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None

@@ -93,7 +93,7 @@ class MembershipConfig:
     announce: bool = True
     """False where there is no multicast: nothing is announced, seeds and gossip do it alone."""
     seeds: tuple[Address, ...] = ()
-    td: float = 0.4
+    td: float = 0.3
     beacon: float = 5.0
     dial_patience: float = 0.3
     dial_timeout: float = 5.0

@@ -127,8 +127,8 @@ def test_alone_it_goes_to_runtime_after_td() -> None:
     one = Subject()
     one.membership.tree_agreed(True, 0.1)
     assert states(one.log) == [State.DISCOVERY]
-    assert states(one.until(0.399)) == []
-    assert states(one.until(0.4)) == [State.OTC, State.RUNTIME]
+    assert states(one.until(0.299)) == []
+    assert states(one.until(0.3)) == [State.OTC, State.RUNTIME]
 
 
 def agreed(one: Subject, now: float) -> None:
@@ -230,11 +230,11 @@ def test_state_table(
 
 def test_a_newcomer_sets_td_anew_but_a_stream_of_them_cannot_hold_it_for_ever() -> None:
     one = Subject()
-    one.until(0.3)
-    one.hear(1, 0.3)
-    one.until(0.69)
+    one.until(0.2)
+    one.hear(1, 0.2)
+    one.until(0.49)
     assert one.state is D
-    one.until(0.71)
+    one.until(0.51)
     assert one.state is T
     stream = Subject()
     for step in range(1, 30):
