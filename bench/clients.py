@@ -187,6 +187,7 @@ class Subscriber(Client):
         super().__init__(crowd, spec, flow)
         self._receiver = receiver
         self._held: set[int] = set()  # identifiers of QoS 2 messages that are not released yet
+        self._gap = -1  # which of the receiver's gaps is this one's and has not ended; others may share the receiver
 
     def welcome(self, now: int) -> None:
         """Subscribe."""
@@ -197,8 +198,9 @@ class Subscriber(Client):
         """Note from when on messages have to arrive."""
         receiver = self._receiver
         receiver.since = receiver.since or now
-        if receiver.gaps and not receiver.gaps[-1][1]:
-            receiver.gaps[-1] = (receiver.gaps[-1][0], now)
+        if self._gap >= 0:
+            receiver.gaps[self._gap] = (receiver.gaps[self._gap][0], now)
+            self._gap = -1
         self.crowd.trace.subscribed(now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos)
         super().come(now)
 
@@ -206,6 +208,7 @@ class Subscriber(Client):
         """Note since when messages cannot arrive."""
         if self.state == "there":
             now = time.monotonic_ns()
+            self._gap = len(self._receiver.gaps)
             self._receiver.gaps.append((now, 0))
             self.crowd.trace.unsubscribed(now, self.spec.name, self.spec.broker, self.spec.topics[0])
         super().lost(reason)

@@ -169,7 +169,8 @@ class Crowd:
             flow = publisher.flow
             end = max(end, start + flow.duration())
             if flow.rate:
-                heapq.heappush(due, (start + publisher.spec.start, number, 0))
+                if flow.wanted(0, publisher.spec.start):
+                    heapq.heappush(due, (start + publisher.spec.start, number, 0))
             else:
                 fast.append(publisher)
         if not self.publishers:
@@ -180,12 +181,11 @@ class Crowd:
             while due and due[0][0] <= now:
                 when, number, turn = heapq.heappop(due)
                 publisher = self.publishers[number]
-                flow = publisher.flow
-                if turn >= flow.messages if flow.messages else when >= start + flow.begin + flow.seconds:
-                    continue
                 if not publisher.one(int(when * 1e9)):
                     self.skipped += 1
-                heapq.heappush(due, (when + 1 / flow.rate, number, turn + 1))
+                following = when + 1 / publisher.flow.rate
+                if publisher.flow.wanted(turn + 1, following - start):  # else it would be waited for, and lengthen the load
+                    heapq.heappush(due, (following, number, turn + 1))
             if now >= start:
                 self._until = end
                 if now >= swept:

@@ -61,14 +61,14 @@ class Use:
     used: float = 0.0
     rss: int = 0
     samples: int = 0
-    last: tuple[int, float] | None = None
+    last: tuple[int, float, int] | None = None
 
-    def add(self, at: int, cpu_s: float, rss: int) -> None:
-        """Take a sample: ns, s of CPU since the process began, bytes."""
-        if self.last is not None and at > self.last[0] and cpu_s >= self.last[1]:  # else it was started anew meanwhile
+    def add(self, at: int, cpu_s: float, rss: int, starts: int = 0) -> None:
+        """Take a sample: ns, s of CPU since the process began, bytes; starts: how often it was started until then."""
+        if self.last is not None and at > self.last[0] and cpu_s >= self.last[1] and starts == self.last[2]:
             self.seconds += (at - self.last[0]) / 1e9
             self.used += cpu_s - self.last[1]
-        self.last = (at, cpu_s)
+        self.last = (at, cpu_s, starts)
         self.rss += rss
         self.samples += 1
 
@@ -192,8 +192,11 @@ class Observer:
 
     async def _ask(self, broker: BrokerProcess) -> View | None:
         loop = asyncio.get_running_loop()
-        with self.lab.inside(broker.name), contextlib.suppress(OSError):
-            sock = socket.socket()
+        try:
+            with self.lab.inside(broker.name):
+                sock = socket.socket()
+        except OSError:
+            return None
         sock.setblocking(False)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -266,7 +269,7 @@ class Observer:
                     times, rss, threads = known[1].cpu_times(), known[1].memory_info().rss, known[1].num_threads()
             except psutil.Error:
                 continue
-            self.use.setdefault(name, Use()).add(at, times.user + times.system, rss)
+            self.use.setdefault(name, Use()).add(at, times.user + times.system, rss, known[0])
             self.rss[name] = max(rss, self.rss.get(name, 0))
             self.trace.resources(at, name, "broker", times.user + times.system, rss, threads)
         for name, broker in self.lab.brokers.items():

@@ -22,7 +22,7 @@ from bench.scenario import PARAMETERS, Cell, Scenario
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
 LIMIT = 180.0
-"""s beyond the load after which a run that does not end is ended."""
+"""s beyond the load, and what is waited for by its parameters, after which a run that does not end is ended."""
 _fork = multiprocessing.get_context("fork")
 
 
@@ -160,6 +160,7 @@ def _check_only(only: dict[str, set[str]], cells: list[Cell]) -> None:
 def _look(jobs: list[Job], arguments: argparse.Namespace) -> bool:
     """Fill in what is finished; False if there are runs in the way."""
     ways: dict[bool, str] = {}
+    commit = rundir.commit()[0]
     for job in jobs:
         if not arguments.resume:
             if rundir.taken(job.folder):
@@ -171,8 +172,8 @@ def _look(jobs: list[Job], arguments: argparse.Namespace) -> bool:
         network = job.cell.topology.network
         if network not in ways:
             ways[network] = resolved(job.cell.topology, arguments.lab)[0]
-        same = (rundir.SCHEMA, job.cell.fingerprint(), job.seed(arguments), ways[network])
-        if tuple(map(record.get, ("schema", "fingerprint", "seed", "lab"))) == same:
+        same = (rundir.SCHEMA, job.cell.fingerprint(), job.seed(arguments), ways[network], commit)
+        if tuple(map(record.get, ("schema", "fingerprint", "seed", "lab", "commit"))) == same:
             job.record = record
     return True
 
@@ -205,7 +206,7 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
         **common, "run": rundir.new_id(), "scenario": job.scenario.name, "title": job.scenario.title,
         "paper": job.scenario.paper,
         "cell": cell.factors, "repetition": job.repetition, "seed": job.seed(arguments),
-        "short": arguments.short,
+        "short": arguments.short, "host": rundir.HOST, "on": [],
         "broker": cell.main.broker, "routing": KINDS[cell.main.broker].routing, "parameters": cell.as_dict(),
         "fingerprint": cell.fingerprint(), "topology": cell.topology.as_dict(), "figure": job.scenario.figure,
         "asked": list(job.scenario.asked), "began": time.time(), "ended": None, "status": rundir.RUNNING,
@@ -220,7 +221,8 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
     process = _fork.Process(target=runner.run, args=(cell, job.folder, record, arguments.lab, theirs), name="run")
     process.start()
     theirs.close()
-    end = time.monotonic() + cell.duration() + LIMIT
+    patience = cell.besides() + LIMIT
+    end = time.monotonic() + cell.duration() + patience
     interrupted = False
     reason = ""
     while process.is_alive():
@@ -243,7 +245,7 @@ def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], b
             if process.is_alive():
                 process.kill()
         if time.monotonic() > end and not reason:
-            reason = f"the run did not end {LIMIT:g} s after its load"
+            reason = f"the run did not end {patience:g} s after its load"
             process.terminate()
             process.join(15)
             process.kill()

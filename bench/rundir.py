@@ -19,9 +19,11 @@ from typing import Any
 
 from bench.netlab.brokers import search_path
 
-SCHEMA = 2
+SCHEMA = 3
 """of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with newer ones."""
 COMPLETE, FAILED, NOT_AVAILABLE, INTERRUPTED, RUNNING = "complete", "failed", "not available", "interrupted", "running"
+HOST = "local"
+"""How traces call the machine, whose clock is that of all times in run.json, too."""
 ROOT = Path(__file__).resolve().parents[1]
 
 

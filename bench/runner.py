@@ -19,6 +19,7 @@ from bench import crowd, rundir
 from bench.load import packets
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
+from bench.netlab.network import lacking
 from bench.observe import Observer, mean_use
 from bench.repair import repair, repairs
 from bench.scenario import Cell
@@ -110,7 +111,7 @@ class Run:
     def __init__(self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
         self.cell, self.folder, self.record, self._way, self._tell = cell, folder, record, way, tell
         self.trace_folder = folder / "trace"
-        self.names = {"run": record["run"], "scenario": record["scenario"]}
+        self.names = {"run": record["run"], "scenario": record["scenario"], "host": rundir.HOST}
         self.flow = cell.main
         self.kind = KINDS[self.flow.broker]
         self._boot = 0
@@ -151,6 +152,7 @@ class Run:
             return Writer(self.trace_folder, process="network", **self.names)
 
         self.record["topology"] = topology.as_dict()
+        self.record["on"] = list(on)
         self.stage("lab")
         with Lab(topology, self.kind, on=on, way=self._way, seed=self.record["seed"], recorder=recorder) as lab:
             self.record["lab"] = lab.way
@@ -194,7 +196,7 @@ class Run:
             summary["convergence_s"] = (observer.agreements[0] - self._boot) / 1e9
         elif self.kind.many:
             await asyncio.to_thread(wait_bridged, lab)
-        striker = Striker(lab, observer, trace, record["seed"])
+        striker = Striker(lab, observer, trace, record["seed"], self.flow.cpu)
         faults = striker.resolve(cell.faults)
         spared = sorted({fault.broker for fault in faults if fault.do in ("kill", "pause")})
         if len(spared) == len(lab.brokers):
@@ -249,7 +251,7 @@ class Run:
             after, used = lab.totals(), mean_use(observer.use.values())
             record["measure_to_ns"] = time.monotonic_ns()
             self.stage("drain")
-            done = await generator.hear("done", 120 + 3 * self.flow.drain)
+            done = await generator.hear("done", 120 + 3 * cell.drain)
             await asyncio.wait_for(striking, cell.duration() + 60)
             await phases
         finally:
@@ -269,6 +271,8 @@ class Run:
             summary["links"] = _difference(before, after)
             summary["boot"] = _sums(before)
             summary["network"] = {key: after[key] for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")}
+            if said := lacking(after):
+                summary["lacking"] = said
 
     def _opened(self, opened: dict[str, Any], rss: dict[str, dict[str, int]]) -> None:
         summary = self.record["summary"]

@@ -116,6 +116,7 @@ def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], lis
 
 def text(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
+    title += "; ± is a standard deviation" if any("±" in word for row in lines for word in row) else ""
     widths = [max(len(row[column]) for row in [headings, *lines]) for column in range(len(headings))]
 
     def line(row: Sequence[str]) -> str:
@@ -196,6 +197,7 @@ def remarks(records: Iterable[Record], show: Sequence[str]) -> list[str]:
             words.append(f"{skipped:,} messages were not published, as their publishers were not connected")
         if interruptions := summary.get("interruptions"):
             words.append(f"{interruptions:,} connections of clients were lost")
+        words += summary.get("lacking", [])
         if words:
             lines.append(f"{_name(record)}: {'; '.join(words)}")
     return lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ MAX_NUMBER = 10**15
 MAX_NAME = 255
 """bytes of a folder's name."""
 MAX_RUNS = 5000
+NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
+"""What traces take for a scenario's name (`bench.trace.writer`), which would need pyarrow here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,10 @@ class Parameters:
         """s that publishing takes."""
         return self.begin + (self.messages / self.rate if self.messages and self.rate else self.seconds)
 
+    def wanted(self, turn: int, at: float) -> bool:
+        """Whether a publisher's message with this number (from 0), due s after the beginning, is still one of the load."""
+        return turn < self.messages if self.messages else at < self.begin + self.seconds
+
 
 PARAMETERS = {item.name: item.type for item in fields(Parameters)}
 
@@ -170,6 +177,15 @@ class Cell:
         ends = [fault.at + fault.duration + 2 for fault in self.faults] + [at for at, _ in self.phases]
         return max([flow.duration() for flow in self.flows.values()] + ends)
 
+    def besides(self) -> float:
+        """s besides the load that its parameters ask for: to settle, to open connections, and to wait for what is missing."""
+        return self.main.settle + self.main.connections / 50 + 3 * self.drain
+
+    @property
+    def drain(self) -> float:
+        """s without progress until what is missing is given up, of any flow."""
+        return max(flow.drain for flow in self.flows.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -200,7 +216,10 @@ def load(name: str, short: bool = False) -> Scenario:
     path = path_of(name)
     if path.parent == FOLDER and not path.exists():
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
-    return parse(ConfigFile.read(str(path)), path.stem, short)
+    file = ConfigFile.read(str(path))
+    if not NAME.fullmatch(path.stem):
+        raise ConfigError(f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only")
+    return parse(file, path.stem, short)
 
 
 def path_of(name: str) -> Path:

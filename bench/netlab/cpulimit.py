@@ -15,8 +15,18 @@ from bench.netlab.owner import CGROUPS, MARK, PREFIX, delete_cgroup, owner
 
 PERIOD_US = 20_000
 """of the scheduler; short, so that a small share is no long pause."""
+LEAST_US = 1_000
+"""to be used in a period; the kernel takes no less,"""
+LONGEST_US = 1_000_000
+"""and no longer period."""
 STEP = 0.005
 """s between two looks at what a process has used, where it is stopped and continued."""
+
+
+def quota(share: float) -> tuple[int, int]:
+    """(us to be used, us of the period) for a share of a core; shares below 0.001 are 0.001."""
+    period = min(LONGEST_US, max(PERIOD_US, round(LEAST_US / share)))
+    return max(LEAST_US, round(share * period)), period
 
 
 class CpuLimit:
@@ -34,17 +44,17 @@ class CpuLimit:
     def _by_cgroup(self, name: str) -> str:
         for root in CGROUPS:
             group = root / f"{PREFIX}{owner()}-{name}"
-            quota = max(1000, int(self._share * PERIOD_US))
+            used, period = quota(self._share)
             try:
                 group.mkdir()
                 if not (group / "cgroup.procs").exists():  # an ordinary folder, in which cgroups are mounted
                     delete_cgroup(group)
                     continue
                 if (group / "cpu.max").exists():
-                    (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+                    (group / "cpu.max").write_text(f"{used} {period}")
                 else:
-                    (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                    (group / "cpu.cfs_quota_us").write_text(str(quota))
+                    (group / "cpu.cfs_period_us").write_text(str(period))
+                    (group / "cpu.cfs_quota_us").write_text(str(used))
                 (group / "cgroup.procs").write_text(str(self._pid))
             except OSError:
                 delete_cgroup(group)
@@ -55,7 +65,7 @@ class CpuLimit:
 
     def _by_program(self) -> str:
         program = shutil.which("cpulimit")
-        if program is None:
+        if program is None or self._share < 0.01:  # it counts in hundredths
             return ""
         words = [program, "-p", str(self._pid), "-l", str(max(1, round(self._share * 100))), "-z"]
         environment = os.environ | {MARK: owner()}

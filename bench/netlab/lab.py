@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.netlab import network, relays
 from bench.netlab.brokers import BrokerProcess, Kind, Place, end_all, wait_listening
@@ -27,6 +27,7 @@ from bench.netlab.topology import Topology, Wire, wire_from
 READY_SECONDS = 30.0
 ORDER_SECONDS = 10.0
 ADMIN_PORT = 8080
+PORTS = range(15000, 32000)
 WAYS = ("auto", "namespaces", "relays")
 _fork = multiprocessing.get_context("fork")
 _number = iter(range(1_000_000))
@@ -48,7 +49,12 @@ def resolved(topology: Topology, way: str) -> tuple[str, str]:
 
 
 class Lab:
-    """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards, whatever happens."""
+    """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards, whatever happens.
+
+    One at a time in a process: what it made is known by its process.
+    """
+
+    _process: ClassVar[int] = 0  # that has one
 
     def __init__(
         self,
@@ -83,6 +89,10 @@ class Lab:
 
     def __enter__(self) -> Lab:
         """Make hosts and network, and start the brokers. Raises LabError with one line."""
+        if Lab._process == os.getpid():
+            raise LabError("this process has a lab already, whose end would be this one's, too")
+        Lab._process = os.getpid()
+        self._stack.callback(setattr, Lab, "_process", 0)
         try:
             self.removed = remove(None)
             self._reaper = Reaper()
@@ -160,7 +170,7 @@ class Lab:
             bridges = {p: (addresses[p], network.MQTT_PORT) for c, p in self._bridges() if c == host}
             place = Place(host, space.address, network.MQTT_PORT, ADMIN_PORT, self._folder / host, space.inside, bridges=bridges)
             self._add(host, place)
-        self._serve(network.run, (self.topology, tuns, addresses))
+        self._serve(network.run, (self.topology, tuns, addresses, self.on))
 
     def _make_relays(self) -> None:
         hosts, on = self.topology.hosts, self.on
@@ -199,7 +209,8 @@ class Lab:
         self._network.start()
         theirs.close()
         self._stack.callback(self._end_network)
-        self._answer()
+        if reason := self._answer().get("failed"):
+            raise LabError(f"the network process cannot listen: {reason}")
 
     def _end_network(self) -> None:
         self._orders.close()
@@ -250,7 +261,10 @@ class Lab:
         return self.order({"do": "totals"}) if self._orders is not None else None
 
     def set_links(self, pairs: Iterable[tuple[str, str]], *, both: bool = True, **what: Any) -> None:
-        """Change directions of links: open=bool, wire={...} (see `topology.Wire`; ValueError for what cannot be), heal=True."""
+        """Change directions of links: open=False, wire={...} (see `topology.Wire`; ValueError for what cannot be).
+
+        With by=N, undo=N undoes this alone; heal=True undoes everything.
+        """
         wire_from(what.get("wire", {}), Wire())
         listed = [list(pair) for pair in pairs]
         if both:
@@ -283,13 +297,15 @@ def free_ports(count: int) -> list[int]:
     """Return so many ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to whoever connects."""
     source = random.Random(os.getpid() * 1000 + time.monotonic_ns())
     found: list[int] = []
-    for port in source.sample(range(15000, 32000), 2000):
+    for port in source.sample(PORTS, len(PORTS)):
         if len(found) == count:
-            return found
+            break
         with suppress(OSError), socket.socket() as sock:
             sock.bind(("127.0.0.1", port))
             found.append(port)
-    raise LabError(f"no {count} free ports")
+    if len(found) < count:
+        raise LabError(f"no {count} free ports")
+    return found
 
 
 @contextlib.contextmanager

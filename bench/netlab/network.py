@@ -11,7 +11,7 @@ import random
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -100,8 +100,9 @@ class Meter:
 
 
 def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
-    """Carry out an order about some directions: {"pairs": [[from, to]...], "open": bool | "heal": true | "wire": {...}}.
+    """Carry out an order about some directions: {"pairs": [[from, to]...]} and one of the following.
 
+    "open": false or "wire": {...}, with "by": N if it is to be undone alone; "undo": N; "heal": true, which undoes everything.
     Raises ValueError, in one line, for a direction that there is not; nothing is done then.
     """
     for source, target in order["pairs"]:
@@ -109,12 +110,25 @@ def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
             raise ValueError(f"there is no link from {source} to {target}")
     for source, target in order["pairs"]:
         pipe = pipes[source, target]
+        by = order.get("by", 0)
         if order.get("heal"):
             pipe.heal()
-        if "open" in order:
-            pipe.open = order["open"]
+        if "undo" in order:
+            pipe.undo(order["undo"])
+        if order.get("open") is False:
+            pipe.shut(by)
         if "wire" in order:
-            pipe.change(order["wire"])
+            pipe.change(order["wire"], by)
+
+
+def lacking(totals: dict[str, Any]) -> list[str]:
+    """Return what the figures of a run lack, by a network's totals, one line each; nothing where all went through it."""
+    said = {
+        "tap_broken": "connections between brokers could not be read along to their end: data and signalling are more",
+        "refused": "packets were not taken by the host that they had come to",
+        "unroutable": "packets were for addresses that no host has",
+    }
+    return [f"{totals[key]:,} {text}" for key, text in said.items() if totals.get(key)]
 
 
 class Network:
@@ -128,17 +142,23 @@ class Network:
         orders: Connection,
         recorder: Recorder | None,
         seed: int,
+        on: Iterable[str] | None = None,
     ) -> None:
-        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses; `orders`: from the lab."""
+        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses; `orders`: from the lab.
+
+        on: the hosts that have a broker (None: as in the topology); what is said between others is not read along.
+        """
         hosts = topology.hosts
         self.pipes = {(a, b): Pipe(topology.wire(a, b)) for a in hosts for b in hosts if a != b}
         self._tuns, self._orders = tuns, orders
         self._random = random.Random(seed)
         self._by_address = {bytes(map(int, address.split("."))): host for host, address in addresses.items()}
-        self._brokers = frozenset(topology.brokers)
+        self._brokers = frozenset(topology.brokers if on is None else on)
         self.meter = Meter(recorder)
         self._tap = Tap(self.meter.seen, frozenset((MQTT_PORT,)))
-        self._queue: list[tuple[int, int, int, bytes]] = []
+        self._queue: list[tuple[int, int, int, bytes, int]] = []
+        self._since = time.monotonic_ns()  # what is found in a device has come later than this (ns),
+        self._left: dict[int, int] = {}  # or than this, where it was not emptied
         self._count = 0
         self.late = Histogram()
         self._unroutable = self._refused = 0
@@ -152,14 +172,18 @@ class Network:
         orders = self._orders.fileno()
         epoll.register(orders, select.EPOLLIN)
         clock, queue = time.monotonic_ns, self._queue
-        report = clock()
+        report = looked = clock()
         own = psutil.Process()
         while True:
-            now = clock()
+            self._since, looked = looked, clock()
+            now = looked
+            found = epoll.poll(0)
             wait = 0.2 if not queue else min(0.2, (queue[0][0] - now - _SPIN_NS) / 1e9)
-            if wait > 0:
+            if not found and wait > 0:
                 select.select([epoll], [], [], wait)  # epoll's own timeout counts in ms
-            for descriptor, _ in epoll.poll(0):
+                self._since = looked = clock()
+                found = epoll.poll(0)
+            for descriptor, _ in found:
                 host = hosts.get(descriptor)
                 if host is not None:
                     self._read(descriptor, host)
@@ -181,6 +205,7 @@ class Network:
         recorder.tick()
 
     def _read(self, descriptor: int, source: str) -> None:
+        since = self._left.pop(descriptor, self._since)
         for _ in range(_READS):
             try:
                 data = os.read(descriptor, 65536)
@@ -192,21 +217,24 @@ class Network:
             if 224 <= data[16] < 240:
                 for target in self._tuns:
                     if target != source:
-                        self._send(now, source, target, data)
+                        self._send(now, source, target, data, now - since)
                 continue
             target = self._by_address.get(data[16:20], "")
             if not target or target == source:
                 self._unroutable += 1
                 continue
-            if source in self._brokers and target in self._brokers:
+            if self._send(now, source, target, data, now - since) and source in self._brokers and target in self._brokers:
                 self._tap.packet(source, target, data)
-            self._send(now, source, target, data)
+        self._left[descriptor] = since
 
-    def _send(self, now: int, source: str, target: str, data: bytes) -> None:
+    def _send(self, now: int, source: str, target: str, data: bytes, waited: int) -> bool:
+        """Return whether it will arrive. waited: ns for which it may have been there already."""
         due = self.pipes[source, target].offer(now, len(data), self._random)
-        if due is not None:
-            self._count += 1
-            heapq.heappush(self._queue, (due, self._count, self._tuns[target], data))
+        if due is None:
+            return False
+        self._count += 1
+        heapq.heappush(self._queue, (due, self._count, self._tuns[target], data, waited))
+        return True
 
     def _deliver(self) -> None:
         queue, clock = self._queue, time.monotonic_ns
@@ -218,12 +246,12 @@ class Network:
                     return
                 while clock() < due:
                     pass
-            _, _, descriptor, data = heapq.heappop(queue)
+            _, _, descriptor, data, waited = heapq.heappop(queue)
             try:
                 os.write(descriptor, data)
             except OSError:
                 self._refused += 1
-            self.late.add(clock() - due)
+            self.late.add(clock() - due + waited)
 
     def _order(self) -> bool:
         try:
@@ -273,6 +301,7 @@ def run(
     topology: Topology,
     tuns: dict[str, int],
     addresses: dict[str, str],
+    on: Iterable[str],
     orders: Connection,
     recorder: Callable[[], Recorder] | None,
     seed: int,
@@ -283,7 +312,7 @@ def run(
     kept = recorder() if recorder is not None else None
     settle()
     try:
-        network = Network(topology, tuns, addresses, orders, kept, seed)
+        network = Network(topology, tuns, addresses, orders, kept, seed, on)
         orders.send({})
         network.serve()
     finally:

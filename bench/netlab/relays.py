@@ -2,7 +2,8 @@
 
 Each broker advertises a port of this process; which broker dials there is read in the CONNECT (mqttree's say their names). For
 bridges and clients, which do not, every (host, broker) has a port of its own. As TCP would look: what is lost comes a
-retransmission later, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other.
+retransmission later (with all that its connection sends after it, and nothing else), what the queue has no room for is not read
+yet, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import select
 import selectors
 import signal
@@ -59,9 +61,12 @@ class End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.stream: Stream | None = None
         self.pipe: Pipe | None = None  # from here to the other host; None: they are one host, or it is not known yet
-        self.early: deque[bytes] = deque()  # what may not go on yet
+        self.early: deque[bytes] = deque()  # segments that may not go on yet,
+        self.under_way: deque[bytes] = deque()  # and those that have not arrived yet; empty: the end
+        self.last = 0  # when the last of them does (ns)
         self.ended = False
         self.full = False
+        self.waiting = False  # for room in the queue
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""
@@ -78,7 +83,7 @@ class End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass it on, when it may."""
-        self.early.append(data)
+        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
         self.go_on()
 
     def pause_writing(self) -> None:
@@ -107,49 +112,65 @@ class End(asyncio.Protocol):
         if self.other is None or (self.pipe is not None and not self.pipe.open):
             self.obey()
             return
-        now = time.monotonic_ns()
-        while self.early:
-            data = self.early.popleft()
-            self.relays.meter.now = now
-            if self.stream is not None:
-                self.stream.feed(data)
-            for at in range(0, len(data), SEGMENT):
-                self.relays.at(self._due(now, min(SEGMENT, len(data) - at)), self.other.write, data[at : at + SEGMENT])
-        if self.ended:
-            self.ended = False
-            self.relays.ends.discard(self)
-            self.relays.at(self._due(now, 0), self.other.close, b"")
+        now = self.relays.meter.now = time.monotonic_ns()
+        wait = 0.0
+        while (self.early or self.ended) and not (wait := self._wait(now)):
+            data = self.early.popleft() if self.early else b""
+            if self.stream is not None and data:
+                self._tap(data)
+            self._send(now, data)
+            if not data:
+                self.ended = False
+                self.relays.ends.discard(self)
+        if wait and not self.waiting:
+            self.waiting = True
+            self.relays.loop.call_later(wait, self._again)
         self.obey()
 
-    def _due(self, now: int, size: int) -> int:
+    def _again(self) -> None:
+        self.waiting = False
+        self.go_on()
+
+    def _wait(self, now: int) -> float:
+        """Return s after which there may be room in the queue; drawn, so that no connection is always the first. 0: there is."""
         pipe = self.pipe
-        if pipe is None:
-            return now
-        late = 0
-        while (due := pipe.offer(now + late, size, self.relays.random)) is None:
-            late += RETRANSMISSION + int(2e6 * pipe.wire.delay_ms)
-        return due
+        if pipe is None or (backlog := pipe.backlog(now)) <= self.relays.most(pipe):
+            return 0.0
+        return max(1e-4, self.relays.random.random() * backlog * 8e-6 / (pipe.wire.rate_mbit or 1.0))
 
-    def write(self, data: bytes) -> None:
-        """Take what has arrived from the other half."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
+    def _tap(self, data: bytes) -> None:
+        assert self.stream is not None
+        self.stream.feed(data)
+        if self.stream.broken:
+            self.relays.tap_broken += 1
+            self.stream = None
 
-    def close(self, _data: bytes) -> None:
-        """The other half has ended."""
-        if self.transport is not None:
-            self.transport.close()
+    def _send(self, now: int, data: bytes) -> None:
+        due, late, pipe = now, 0, self.pipe
+        if pipe is not None:
+            while (arrives := pipe.offer(now, len(data), self.relays.random)) is None:
+                late += RETRANSMISSION + int(2e6 * pipe.wire.delay_ms)
+            due = arrives + late
+        self.last = max(due, self.last)
+        self.under_way.append(data)
+        self.relays.at(self.last, self._arrive)
+
+    def _arrive(self) -> None:
+        """The first that is under way has arrived: whichever timer says so, for timers of one time come in any order."""
+        data, other = self.under_way.popleft(), self.other
+        if other is None or other.transport is None:
+            return
+        if not data:
+            other.transport.close()
+        elif not other.transport.is_closing():
+            other.transport.write(data)
 
     def obey(self) -> None:
         """Read on, or do not: what is not read stays with the sender."""
         if self.transport is None or self.transport.is_closing():
             return
-        pipe = self.pipe
-        shut = pipe is not None and (not pipe.open or pipe.backlog(time.monotonic_ns()) > self.relays.most(pipe))
-        if self.full or shut:
+        if self.full or self.waiting or (self.pipe is not None and not self.pipe.open):
             self.transport.pause_reading()
-            if self.pipe is not None and self.pipe.open and not self.full:
-                self.relays.loop.call_later(0.01, self.obey)
         else:
             self.transport.resume_reading()
 
@@ -171,10 +192,10 @@ class Caller(End):
 
     def data_received(self, data: bytes) -> None:
         """Pass it on, when it may."""
-        self.early.append(data)
         if self.task is not None:
-            self.go_on()
+            super().data_received(data)
             return
+        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
         said = b"".join(self.early)
         at = said.find(NAME)
         if at < 0 and len(said) < MOST:
@@ -207,7 +228,7 @@ class Relays:
     def __init__(self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int) -> None:
         """`targets`: where each broker listens on the loopback."""
         hosts = topology.hosts
-        self.brokers = frozenset(topology.brokers)
+        self.brokers = frozenset(targets)
         self.targets = targets
         self.pipes: dict[tuple[str, str], Pipe] = {}
         for one in hosts:
@@ -218,19 +239,20 @@ class Relays:
         self.random = random.Random(seed)
         self.ends: set[End] = set()
         self.late = Histogram()
+        self.tap_broken = 0
         self.loop = asyncio.get_running_loop()
 
     def most(self, pipe: Pipe) -> float:
-        """Bytes that may wait for a pipe's rate before reading stops; far from what the pipe would drop."""
+        """Bytes that may wait for a pipe's rate; far from what the pipe would drop."""
         return pipe.wire.queue_kb * 1024 / 4
 
-    def at(self, due: int, call: Callable[[bytes], None], data: bytes) -> None:
+    def at(self, due: int, call: Callable[[], None]) -> None:
         """Call at a time (ns)."""
-        self.loop.call_at(due / 1e9, self._now, due, call, data)
+        self.loop.call_at(due / 1e9, self._now, due, call)
 
-    def _now(self, due: int, call: Callable[[bytes], None], data: bytes) -> None:
+    def _now(self, due: int, call: Callable[[], None]) -> None:
         self.late.add(time.monotonic_ns() - due)
-        call(data)
+        call()
 
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Carry out one order of the lab (as `bench.netlab.network` does)."""
@@ -249,7 +271,7 @@ class Relays:
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             return {
                 "links": self.meter.totals(self.pipes), "moved": self.late.total,
-                "late_ms": late | {"max": self.late.maximum / 1e6}, "unroutable": 0, "refused": 0, "tap_broken": 0,
+                "late_ms": late | {"max": self.late.maximum / 1e6}, "unroutable": 0, "refused": 0, "tap_broken": self.tap_broken,
             }  # fmt: skip
         return {}
 
@@ -260,8 +282,12 @@ async def serve(
     """Listen and obey until there is nobody who gives orders."""
     loop = asyncio.get_running_loop()
     relays = Relays(topology, targets, recorder, seed)
-    for port, (host, callee) in routes.items():
-        await loop.create_server(lambda host=host, callee=callee: Caller(relays, host, callee), "127.0.0.1", port)  # type: ignore[misc]
+    try:
+        for port, (host, callee) in routes.items():
+            await loop.create_server(lambda host=host, callee=callee: Caller(relays, host, callee), "127.0.0.1", port)  # type: ignore[misc]
+    except OSError as error:
+        orders.send({"failed": error.strerror or str(error)})
+        return
     end: asyncio.Future[None] = loop.create_future()
 
     def order() -> None:
@@ -294,6 +320,8 @@ def run(
     """The process (forked)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     kept = recorder() if recorder is not None else None
     try:
         settle()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bench.load.packets import header
 
-MAX_HELD = 512
+MAX_HELD = 4096
 """Segments out of order that are kept for one direction; beyond that it is given up and counted."""
 MAX_HEAD = 70_000
 """bytes of a packet that are looked at: a topic and properties fit, a payload need not."""
@@ -138,6 +138,8 @@ class Flow:
 
     def _following(self) -> bytes:
         """What was held and goes on where we are."""
+        if not self._held or self._next in self._held:
+            return self._held.pop(self._next, b"")
         for number in [n for n in self._held if ((n - self._next) & 0xFFFF_FFFF) >= 0x8000_0000 or n == self._next]:
             data = self._held.pop(number)[(self._next - number) & 0xFFFF_FFFF :]
             if data:

@@ -56,7 +56,6 @@ class Results:
     cases: list[Case]
     faults: list[Row]
     timeline: list[Row]
-    delays: list[Row]
     about: list[Row]
 
     def scenarios(self) -> list[str]:
@@ -96,17 +95,19 @@ def read(folder: Path) -> Results:
     """Return the tables of a folder; raises ReportError when they cannot be read."""
     place = tables_of(folder)
     try:
-        tables = {name: _rows(place / f"{name}.parquet") for name in ("runs", "cases", "faults", "timeline", "delays")}
+        tables = {name: _rows(place / f"{name}.parquet") for name in ("runs", "cases", "faults", "timeline")}
         about = json.loads((place / "about.json").read_text(encoding="utf-8"))
         if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
             raise ValueError("about.json is no list of runs")
         cases = _cases(tables["cases"], tables["runs"])
+        for name in ("faults", "timeline"):  # which older tables have by the name of the run alone
+            _complete(tables[name], tables["runs"])
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         text = str(error).splitlines()[0]
         raise ReportError(f"the tables in {place} cannot be read: {text}; --fresh makes them anew") from error
     except KeyError as error:
         raise ReportError(f"the tables in {place} are of another version (no {error}); --fresh makes them anew") from error
-    return Results(tables["runs"], cases, tables["faults"], tables["timeline"], tables["delays"], about)
+    return Results(tables["runs"], cases, tables["faults"], tables["timeline"], about)
 
 
 def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
@@ -131,6 +132,13 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
                 which += 1
             found.runs[row["seed"], row["repetition"], which] = row
     return list(cases.values())
+
+
+def _complete(rows: Iterable[Row], runs: Iterable[Row]) -> None:
+    """Fill in the scenario of rows that have none."""
+    scenarios = {row["run"]: row["scenario"] for row in runs}
+    for row in rows:
+        row.setdefault("scenario", scenarios.get(row["run"], ""))
 
 
 def _rows(path: Path) -> list[Row]:

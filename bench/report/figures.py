@@ -107,22 +107,25 @@ def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequen
 
 
 def traffic(scenario: str, results: Results) -> list[str]:
-    """Return bytes on links over time, one diagram for the first run of each broker (the form of MQTT-ST's fig. 2)."""
+    """Return bytes on links over time, one diagram for the first complete run of each broker (the form of MQTT-ST's fig. 2)."""
     found: list[str] = []
     seen: set[str] = set()
     for run in results.runs:
-        about = next((each for each in results.about if each.get("run") == run["run"]), {})
-        if run["scenario"] != scenario or run["flow"] or run["broker"] in seen or not about.get("parameters", {}).get("phases"):
+        about = next((each for each in results.of(scenario) if each.get("run") == run["run"]), {})
+        if run["scenario"] != scenario or run["flow"] or run["broker"] in seen or run["status"] != "complete":
             continue
-        seen.add(run["broker"])
+        if not about.get("parameters", {}).get("phases"):
+            continue
         rows = [
             row
             for row in results.timeline
-            if row["run"] == run["run"] and row["what"] in ("control_bytes_link", "data_bytes_link")
+            if (row["scenario"], row["run"]) == (scenario, run["run"])
+            and row["what"] in ("control_bytes_link", "data_bytes_link")
         ]
         seconds = sorted({row["second"] for row in rows})
         if not seconds:
             continue
+        seen.add(run["broker"])
         span = list(range(seconds[0], seconds[-1] + 1))
         series = [
             Series(name, number, [Point(row["second"] - span[0], row["value"]) for row in rows if row["what"] == what])

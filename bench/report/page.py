@@ -31,7 +31,7 @@ svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}
 NUMBERS = (
     "published_per_s", "accepted_per_s", "delivered_per_s", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms",
     "delay_p999_ms", "lost", "lost_accepted", "unknown", "duplicates", "disordered", "control_bytes", "data_bytes", "broker_cpu",
-    "broker_rss",     "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
+    "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
 )  # fmt: skip
 
 
@@ -69,8 +69,9 @@ def _machine(results: Results) -> str:
         first, last = (time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(edge)) for edge in (min(times), max(times)))
         rows.append(("runs", f"{sum(not row['flow'] for row in results.runs)}, {first} to {last}"))
     rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
-    if any(each.get("short") for each in about):
-        rows.append(("form", "shortened: fewer repetitions, shorter runs, fewer cells than the papers'"))
+    if any(forms := [bool(each.get("short")) for each in about]):
+        some = "" if all(forms) else f"{sum(forms)} runs "
+        rows.append(("form", f"{some}shortened: fewer repetitions, shorter runs, fewer cells than the papers'"))
     return "<table>" + "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows) + "</table>"
 
 
@@ -163,7 +164,7 @@ def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
             cells.append(f"<td>{escape(_reasons(case, runs)) if id(case) in bare else ''}</td>")
         lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>")
     table = f"<table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table>"
-    return f"<details><summary>all figures</summary>{table}</details>"
+    return f"<details><summary>all figures (± is half of a 95 % interval)</summary>{table}</details>"
 
 
 def _reasons(case: Case, runs: Sequence[Row]) -> str:
@@ -175,10 +176,10 @@ def _reasons(case: Case, runs: Sequence[Row]) -> str:
 def _faults(results: Results) -> str:
     if not results.faults:
         return ""
-    runs = {row["run"]: row for row in results.runs}
+    runs = {(row["scenario"], row["run"]): row for row in results.runs}
     lines = []
     for fault in results.faults:
-        run = runs.get(fault["run"], {})
+        run = runs.get((fault["scenario"], fault["run"]), {})
         where = f"{run.get('scenario', '')}: {run.get('case', '')}"
         cells = [where, fault["kind"], fault["target"], short(fault["tree_s"]), short(fault["service_s"]), fault["state"]]
         lines.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")

@@ -177,15 +177,19 @@ def _step(top: float) -> float:
 
 
 def short(value: float | None) -> str:
-    """Return a number with three significant digits and k, M or G."""
+    """Return a number with three significant digits and k, M, G or T."""
     if value is None:
         return "-"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
-    if value == int(value):
-        return f"{value:.0f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    rounded = float(f"{value:.3g}")  # 999,999 is 1M
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value if unit == "k" else rounded) >= limit:
+            return f"{_three(rounded / (1e3 if unit == 'k' else limit))}{unit}"
+    return f"{value:.0f}" if value == int(value) else _three(value)
+
+
+def _three(value: float) -> str:
+    """Return a number with three significant digits, or all before the point; no power of ten of large ones."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:

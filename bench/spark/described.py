@@ -43,14 +43,14 @@ def _topology(value: Any) -> bool:
 _Kind = tuple[str, Callable[[Any], bool], tuple[str, ...]]
 _KINDS: tuple[_Kind, ...] = (
     ("text", lambda value: isinstance(value, str),
-     ("status", "broker", "routing", "fingerprint", "title", "paper", "commit", "lab")),
+     ("status", "broker", "routing", "fingerprint", "title", "paper", "commit", "lab", "host")),
     ("a time in seconds", _time, ("began", "ended")),
     ("a whole number", _whole(_INT), ("repetition",)),
     ("a whole number", _whole(_LONG), ("seed", "measure_from_ns", "measure_to_ns", "wall_minus_monotonic_ns")),
     ("true or false", lambda value: isinstance(value, bool), ("short", "dirty")),
-    ("a mapping", lambda value: isinstance(value, Mapping), ("cell", "parameters", "machine", "versions")),
+    ("a mapping", lambda value: isinstance(value, Mapping), ("cell", "parameters", "machine", "versions", "summary")),
     ("a list", lambda value: isinstance(value, list), ("failures", "findings", "command")),
-    ("a list of names", _texts, ("asked",)),
+    ("a list of names", _texts, ("asked", "on")),
     ("a list of processes", _named, ("processes",)),
     ("a figure", _figure, ("figure",)),
     ("a topology", _topology, ("topology",)),

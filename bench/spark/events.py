@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from bench.repair import FOREVER
 from bench.spark.session import partitions
-from bench.spark.source import PLACE, Run
+from bench.spark.source import PLACE, Run, url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,8 +49,8 @@ class Events:
 
 
 def literal(path: str) -> str:
-    """Return a path in which Spark takes no character for a pattern: folders are named after factors, which may be lists."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+    """Return a path's URL, in which Spark takes no character for a pattern: folders are named after factors, maybe lists."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", url(path))
 
 
 def read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
@@ -75,55 +75,87 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     marks = _marks(raw, bool(files))
     if _strangers(marks, runs):
         return load(spark, runs)
-    clocks = _clocks(marks, {run.run: number for number, run in enumerate(runs)}, runs)
-    windows = []
-    for number, run in enumerate(runs):
-        shift = int(run.about.get("wall_minus_monotonic_ns") or 0) if sum(key[0] == number for key in clocks) > 1 else 0
-        since, until = run.window or (-FOREVER, FOREVER)
-        windows.append((since + shift, until + shift) if run.window else (since, until))
-    places = [(runs[number].run, host, number, offset, *windows[number]) for (number, host), offset in sorted(clocks.items())]
-    where = small(spark, "run string, host string, no int, offset long, since long, until long", places)
-    rows = raw.join(sf.broadcast(where), ["run", "host"]).withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
+    clocks = _clocks(marks, {(run.scenario, run.run): number for number, run in enumerate(runs)}, runs)
+    offsets: list[dict[str, int]] = [{} for _ in runs]
+    for (number, host), offset in clocks.items():
+        offsets[number][host] = offset
+    windows = [_window(run, mine) for run, mine in zip(runs, offsets, strict=True)]
+    places = [
+        (run.scenario, run.run, host, number, offset, *windows[number])
+        for number, run in enumerate(runs)
+        for host, offset in sorted(offsets[number].items())
+    ]
+    where = small(spark, "scenario string, run string, host string, no int, offset long, since long, until long", places)
+    key = ["run", "host"]
+    if len({run.run for run in runs}) < len(runs):
+        key.append("scenario")
+    else:  # a comparison less for each row
+        where = where.drop("scenario")
+    rows = raw.join(sf.broadcast(where), key).withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
     return Events(spark, runs, rows, spread, windows)
+
+
+def _window(run: Run, offsets: dict[str, int]) -> tuple[int, int]:
+    """Return a run's measured time on the scale of t; offsets: what is added to the times of each of its hosts.
+
+    The coordinator's clock was read; where run.json does not say which host's that is, its wall time is all there is.
+    """
+    if run.window is None:
+        return -FOREVER, FOREVER
+    shift = 0
+    if len(offsets) > 1:
+        shift = offsets.get(str(run.about.get("host")), int(run.about.get("wall_minus_monotonic_ns") or 0))
+    return run.window[0] + shift, run.window[1] + shift
+
+
+_ORDER = ("scenario", "run", "host", "process", "kind", "path")
 
 
 def _marks(raw: DataFrame, files: bool) -> list[Any]:
     """Return when each process of each run began and ended, and what clocks it measured, with the file that says so."""
     marks = raw.where(sf.col("kind").isin("began", "ended", "clock"))
     path = sf.col("_metadata.file_path") if files else sf.lit("")
-    found = marks.groupBy(path.alias("path"), "run", "host", "process", "kind").agg(
+    found = marks.groupBy(path.alias("path"), "scenario", "run", "host", "process", "kind").agg(
         sf.count("*").alias("marks"), sf.min("at").alias("first"), sf.min_by("offset_ns", "at").alias("offset"),
         sf.sum("count").alias("rows"), sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
         sf.min("error_ns").alias("error"),
     )  # fmt: skip
-    return sorted(found.collect(), key=lambda row: tuple(row[name] or "" for name in ("run", "host", "process", "kind", "path")))
+    return sorted(found.collect(), key=lambda row: tuple(row[name] or "" for name in _ORDER))
 
 
 def _strangers(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
     """Leave the processes out whose rows are of another run than their folder says, with a remark; whether there were any."""
     some = False
-    places = {(PLACE.search(unquote(row["path"])), row["run"]) for row in marks}
-    found = {(place[2], place[3], run) for place, run in places if place and place[2] != run}
+    places = {(PLACE.search(unquote(row["path"])), row["scenario"], row["run"]) for row in marks}
+    found = {
+        ((place[1], place[2]), place[3], f"run {run}" if run != place[2] else f"scenario {scenario}")
+        for place, scenario, run in places
+        if place and (place[1], place[2]) != (scenario, run)
+    }
     for run in runs:
         for home, process, other in sorted(found, key=str):
-            mine = [file for file in run.files if (place := PLACE.search(file)) and place[3] == process and home == run.run]
+            mine = [
+                file
+                for file in run.files
+                if (place := PLACE.search(file)) and place[3] == process and home == (run.scenario, run.run)
+            ]
             if mine:
                 some = True
                 run.files = [file for file in run.files if file not in mine]
                 run.rows.pop(process, None)
                 run.broken.add(process)
-                run.remarks.append(f"{process}: its rows are of run {other}, not of its folder's, and are left out")
+                run.remarks.append(f"{process}: its rows are of {other}, not of its folder's, and are left out")
     return some
 
 
-def _clocks(marks: Sequence[Any], numbers: dict[str, int], runs: list[Run]) -> dict[tuple[int, str], int]:
+def _clocks(marks: Sequence[Any], numbers: dict[tuple[str, str], int], runs: list[Run]) -> dict[tuple[int, str], int]:
     """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
     walls: dict[tuple[int, str], tuple[int, int]] = {}
     measured: dict[tuple[int, str], tuple[int, int]] = {}
     began: dict[tuple[int, str], int] = {}
     ended: dict[tuple[int, str], tuple[int, int]] = {}
     for row in marks:
-        number = numbers[row["run"]]
+        number = numbers[row["scenario"], row["run"]]
         key = (number, row["host"])
         if row["kind"] == "began":
             walls[key] = min(walls.get(key, (FOREVER, 0)), (row["first"], row["offset"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 PERCENTILES = {"delay_p50_ms": 0.5, "delay_p90_ms": 0.9, "delay_p99_ms": 0.99, "delay_p999_ms": 0.999}
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
+_SPOILT = {
+    "tap_broken": "{:,} packets between brokers were of streams that could no longer be read: bytes of links are too few",
+    "unroutable": "{:,} packets were for no host of the network",
+    "refused": "{:,} packets were not taken by the host that they were for",
+}
+"""What the network counts in run.json that should be nothing."""
 
 
 def delays(cells: DataFrame) -> DataFrame:
@@ -68,11 +74,12 @@ def lines(events: Events, found: Messages, links: DataFrame, used: DataFrame) ->
     points = {(row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()}
     missing = _flows(losses(found), ("expected", "lost", "lost_accepted", "unknown", "unexpected"))
     subscribed = {row["no"] for row in events.of("subscribed").select("no").distinct().collect()}
+    repaired = repairs.convergence_and_faults(events)
     result = []
     for number, run in enumerate(events.runs):
         flows = sorted({flow for no, flow in (*came, *sent) if no == number and flow})
         for flow in ["", *(flows if len(flows) > 1 else [])]:
-            line = Line(run, flow)
+            line = Line(run, flow, brokers=brokers(run, repaired.started.get(number, ())))
             _window(line, events, found.spans.get(number, {}), number)
             key = (number, flow)
             _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
@@ -81,9 +88,9 @@ def lines(events: Events, found: Messages, links: DataFrame, used: DataFrame) ->
     whole = {number: line for line in result if not line.flow for number in [events.runs.index(line.run)]}
     _traffic(whole, links)
     _resources(whole, used)
-    faults = _repairs(whole, events)
+    _repairs(whole, repaired)
     _trees(whole, events, found)
-    return result, faults
+    return result, repaired.faults
 
 
 def losses(found: Messages) -> DataFrame:
@@ -179,7 +186,7 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
     for number, line in whole.items():
         mine = known.get(number, {})
         how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
-        single = len(brokers(line.run)) == 1
+        single = len(line.brokers) == 1
         # Without a network that sees packets the observer notes what the brokers count.
         counter = NETWORK if any(name.startswith(NETWORK) for name in (*line.run.rows, *line.run.broken)) else OBSERVER
         why, by = ("one broker, no links", "") if single else ("no link was counted", counter)
@@ -188,6 +195,10 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
             found = mine.get((how, kind), 0) if how else None
             line.put(f"{kind}_bytes", found, why, by)
             line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why, by)
+        said: Any = (line.run.about.get("summary") or {}).get("network")
+        for name, text in _SPOILT.items():
+            if isinstance(said, Mapping) and isinstance(count := said.get(name), int) and count > 0:
+                line.run.remarks.append(text.format(count))
 
 
 def _resources(whole: dict[int, Line], used: DataFrame) -> None:
@@ -203,12 +214,12 @@ def _resources(whole: dict[int, Line], used: DataFrame) -> None:
         line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled", GENERATOR)
 
 
-def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
-    convergence, faults, agreeing = repairs.convergence_and_faults(events)
+def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
+    convergence, agreeing = found.convergence, found.agreeing
     for number, line in whole.items():
-        names = brokers(line.run)
+        names = line.brokers
         line.values["brokers"] = len(names) or None
-        mine = [fault for fault in faults if fault.no == number]
+        mine = [fault for fault in found.faults if fault.no == number]
         line.values["faults"] = len(mine)
         gone = "" if number in agreeing else line.run.silence(OBSERVER)
         none = "never agreed" if line.run.about.get("routing") else "no federation"
@@ -228,7 +239,6 @@ def _repairs(whole: dict[int, Line], events: Events) -> list[Fault]:
             for name, why in line.missing.items():
                 if name.startswith(str(word)):
                     line.run.remarks.append(f"{name} was asked for: {why}")
-    return faults
 
 
 def _mean(line: Line, name: str, values: Sequence[float | None], faults: int, alone: str, without: str) -> None:
@@ -258,7 +268,7 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
     for row in repairs.trees(events).collect():
         parents[row["no"]].append((row["broker"], row["parent"]))
     for number, line in whole.items():
-        names = brokers(line.run) or sorted(name for name in loads[number] if name is not None)
+        names = line.brokers or sorted(name for name in loads[number] if name is not None)
         load = [loads[number].get(name, 0) for name in names]
         why, by = ("one broker", "") if len(load) == 1 else ("nothing published", GENERATOR)
         line.put("jain", jain(load) if len(load) > 1 else None, why, by)
@@ -266,7 +276,7 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
             line.put("stretch", None, "topic overlays: not the tree's paths")
             continue
         crossing = {pair: n for pair, n in pairs[number].items() if pair[0] != pair[1]}
-        value, pathless = stretch(crossing, parents[number], physical(line.run)) if parents[number] else (None, 0)
+        value, pathless = stretch(crossing, parents[number], physical(line.run, line.brokers)) if parents[number] else (None, 0)
         why, by = ("no delivery at another broker", GENERATOR) if not crossing else ("roles not noted", OBSERVER)
         line.put("stretch", value, *(("one broker", "") if len(names) == 1 else (why, by)))
         if pathless:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from bench.spark import network
 from bench.spark.events import literal, read
 from bench.spark.render import figure
 from bench.spark.source import FILES, UNREADABLE, same, store
@@ -58,7 +59,7 @@ def watch(
         .load(literal(folder))
         .select("path")
     )
-    zero: dict[str, int] = {}
+    zero: dict[tuple[str, str], int] = {}
     failures: list[PySparkException | Py4JError] = []  # raised outside of the stream, which would print all of Java's stack
     show("  ".join(HEAD))
 
@@ -94,19 +95,20 @@ def watch(
     return 0
 
 
-def lines(batch: DataFrame, zero: dict[str, int]) -> list[str]:
-    """Return a line for each run in a batch of new rows; zero: the first time seen of each run, kept from call to call.
+def lines(batch: DataFrame, zero: dict[tuple[str, str], int]) -> list[str]:
+    """Return a line for each run in a batch of new rows; zero: each run's and host's first time, kept from call to call.
 
-    The delay is that of deliveries whose publication is in the same batch; `joined` says how many of them that are.
+    The delay is that of deliveries whose publication is in the same batch and of the same clock, as those of several hosts are
+    not compared here; `joined` says how many of all deliveries that are.
     """
-    batch = batch.persist()
-    key = ["run", "publisher", "sequence"]
+    batch = batch.where("kind <> 'clock'").persist()  # whose host is the one that it is about
+    key = ["run", "host", "publisher", "sequence"]
 
     def count(kind: str) -> Column:
         return sf.sum(sf.when(sf.col("kind") == kind, 1).otherwise(0)).alias(kind)
 
     times = sf.col("kind").isin("published", "accepted", "delivered")
-    sums = batch.groupBy("run").agg(
+    sums = batch.groupBy("run", "host").agg(
         *(count(kind) for kind in ("published", "accepted", "delivered", "note")),
         sf.sum(sf.when((sf.col("kind") == "fault") & (sf.col("name") != "start"), 1).otherwise(0)).alias("fault"),
         sf.min("at").alias("first"),
@@ -120,21 +122,31 @@ def lines(batch: DataFrame, zero: dict[str, int]) -> list[str]:
     came = batch.where("kind = 'delivered'").select(*key, "at")
     delay = (came.join(sent, key).select("run", (sf.col("at") - sf.col("sent")).alias("ns"))).groupBy("run")
     delays = delay.agg(sf.count("*").alias("joined"), sf.avg("ns").alias("mean"), sf.percentile_approx("ns", 0.99).alias("p99"))
-    steps = batch.where("kind = 'resources' and name = 'broker'").groupBy("run", "broker")
-    step = steps.agg(sf.min("at").alias("a"), sf.max("at").alias("b"), (sf.max("cpu_s") - sf.min("cpu_s")).alias("used"))
-    cpu = step.where("b > a").groupBy("run").agg(sf.avg(sf.col("used") / (sf.col("b") - sf.col("a")) * 1e9).alias("cpu"))
+    steps = network.steps(batch, "at", "run").where("role = 'broker' and used is not null").groupBy("run", "process")
+    step = steps.agg((sf.sum("used") / sf.sum(sf.col("at") - sf.col("t_before")) * 1e9).alias("cpu"))
+    cpu = step.groupBy("run").agg(sf.avg("cpu").alias("cpu"))
     try:
-        found = sums.join(delays, "run", "left").join(cpu, "run", "left").orderBy("run").collect()
+        found = sums.join(delays, "run", "left").join(cpu, "run", "left").collect()
     finally:
         batch.unpersist()
-    return [_line(row, zero) for row in found]
+    runs: dict[str, list[Any]] = {}
+    for row in sorted(found, key=lambda row: (row["run"], row["host"])):
+        runs.setdefault(row["run"], []).append(row)
+    return [_line(run, rows, zero) for run, rows in runs.items()]
 
 
-def _line(row: Any, zero: dict[str, int]) -> str:
-    start = zero.setdefault(row["run"], row["first"])
-    span = (row["until"] - row["since"]) / 1e9 if row["until"] else 0.0
-    rates = [figure(row[kind] / span) if span else "-" for kind in ("published", "accepted", "delivered")]
-    joined = f"{row['joined'] / row['delivered']:.0%}" if row["joined"] else "-"
-    delays = [figure(row[name] / 1e6) if row[name] is not None else "-" for name in ("mean", "p99")]
-    rest = [figure(row["control"]), figure(row["data"]), figure(row["cpu"]), str(row["fault"]), str(row["note"])]
-    return "  ".join([row["run"], f"{(row['last'] - start) / 1e9:.1f}", *rates, *delays, joined, *rest])
+def _line(run: str, rows: Sequence[Any], zero: dict[tuple[str, str], int]) -> str:
+    """Return a run's line; rows: one for each of its hosts, whose times are those of a clock of its own."""
+    first = rows[0]
+    now = max(row["last"] - zero.setdefault((run, row["host"]), row["first"]) for row in rows) / 1e9
+    span = max((row["until"] - row["since"] for row in rows if row["until"] is not None), default=0) / 1e9
+
+    def count(name: str) -> int | None:
+        known = [row[name] for row in rows if row[name] is not None]
+        return sum(known) if known else None
+
+    rates = [figure((count(kind) or 0) / span) if span else "-" for kind in ("published", "accepted", "delivered")]
+    joined = f"{first['joined'] / (count('delivered') or 1):.0%}" if first["joined"] else "-"
+    delays = [figure(first[name] / 1e6) if first[name] is not None else "-" for name in ("mean", "p99")]
+    rest = [figure(count("control")), figure(count("data")), figure(first["cpu"]), str(count("fault")), str(count("note"))]
+    return "  ".join([run, f"{now:.1f}", *rates, *delays, joined, *rest])

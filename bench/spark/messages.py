@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from bench.repair import FOREVER
 from bench.spark import subscriptions
 from bench.spark.events import CHUNK, Events, small
+from bench.spark.source import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,17 +20,26 @@ if TYPE_CHECKING:
 _KEY = ("no", "publisher", "chunk", "sequence")
 _HOME = _KEY[:3]
 """What messages are spread by: everything about a message, and its neighbours, is on one machine."""
+FANOUT = 4
+"""Deliveries of a message from which on fewer neighbours stay together, so that a task has no more rows."""
+COPIED = 100_000
+"""Rows of a table of which every executor gets a copy, at most; a larger one is spread by what it is joined on."""
+MOST_EVERY = 1_000_000
+DAY = 86_400 * 1_000_000_000
+"""ns; a longer delay is a clock that was not set."""
 
 
 @dataclass
 class Messages:
     """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted, bucket).
 
-    n: first deliveries of messages that were published in the measured time; delay: their sum (ns); dups, disordered, early
-    (delay below zero), unexpected (nobody had subscribed); arrived: deliveries within the measured time, of whatever message;
-    strays: deliveries of messages whose publication is not in the trace. published: publications in the measured time, by (no,
-    flow, topic, source, accepted): n, size, wait (sum of ns until accepted). expected: (no, flow, receiver, topic, accepted,
-    clean): n, what should have come. spans: (no): first, last publication, rows of each kind.
+    n: first deliveries of messages that were published in the measured time; asked: those of them that somebody had subscribed
+    to, unsure: so shortly before or after an interruption that they need not have come; delay: sum of all n (ns, early and far
+    ones as 0); dups, disordered, early (delay below zero), far (above a DAY); arrived: deliveries within the measured time, of
+    whatever message; strays: deliveries of messages whose publication is not in the trace. published: publications in the
+    measured time, by (no, flow, topic, source, accepted): n, size, wait (sum of ns until accepted). expected: (no, flow,
+    receiver, topic, accepted, clean): n, what should have come, and what came of what is unsure. spans: (no): first, last
+    publication, rows of each kind. All but spans count what is in the trace as often as it stands for (every).
     """
 
     cells: DataFrame
@@ -36,12 +48,36 @@ class Messages:
     spans: dict[int, dict[str, int]]
 
 
-def chunk() -> Column:
-    """Return which part of its publisher's messages a message belongs to."""
-    return sf.floor(sf.col("sequence") / CHUNK).cast("int").alias("chunk")
+def chunk(sizes: Mapping[int, int] | None = None) -> Column:
+    """Return which part of its publisher's messages a message belongs to; sizes: of runs whose parts are not of CHUNK."""
+    bits = sf.lit(CHUNK.bit_length() - 1)
+    for size in sorted(set((sizes or {}).values())):
+        mine = [number for number, each in (sizes or {}).items() if each == size]
+        bits = sf.when(sf.col("no").isin(mine), size.bit_length() - 1).otherwise(bits)
+    return sf.call_function("shiftright", sf.col("sequence"), bits).alias("chunk")
 
 
-def publications(events: Events) -> DataFrame:
+def sizes(found: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
+    """Return the chunks of runs whose messages are delivered to many, in messages: a power of two; found: spans."""
+    result = {}
+    for number, about in found.items():
+        sent, came, size = about.get("published", 0), about.get("delivered", 0), CHUNK
+        while size > 1 and sent and size * came > CHUNK * FANOUT * sent:
+            size //= 2
+        if size < CHUNK:
+            result[number] = size
+    return result
+
+
+def every(run: Run) -> int:
+    """Return of how many messages one is in a run's trace: its first flow's `every`, which is that of all its clients."""
+    flows = (run.about.get("parameters") or {}).get("flows")
+    first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
+    value = first.get("every") if isinstance(first, Mapping) else None
+    return value if isinstance(value, int) and 1 <= value <= MOST_EVERY else 1
+
+
+def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
     """Return one row for each message: _KEY, sent, topic, source, flow, size, counted (in the measured time) and wait.
 
     wait: ns until it was accepted, null if it was not.
@@ -49,7 +85,7 @@ def publications(events: Events) -> DataFrame:
     sent = events.of("published").select(
         "no",
         "publisher",
-        chunk(),
+        chunk(sizes),
         "sequence",
         sf.col("t").alias("sent"),
         "topic",
@@ -61,7 +97,7 @@ def publications(events: Events) -> DataFrame:
     # Noted twice (a generator that repeats itself after a reconnect): the first time counts.
     again = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("sent"))
     sent = sent.repartition(events.spread, *_HOME).withColumn("again", again).where("again = 1").drop("again")
-    accepted = events.of("accepted").select("no", "publisher", chunk(), "sequence", sf.col("t").alias("answered"))
+    accepted = events.of("accepted").select("no", "publisher", chunk(sizes), "sequence", sf.col("t").alias("answered"))
     accepted = accepted.repartition(events.spread, *_HOME).groupBy(*_KEY).agg(sf.min("answered").alias("answered"))
     joined = sent.join(accepted.hint("merge"), list(_KEY), "left")
     wait = sf.when(
@@ -71,7 +107,9 @@ def publications(events: Events) -> DataFrame:
 
 
 def spans(events: Events) -> dict[int, dict[str, int]]:
-    """Return, by run: rows of each kind of message event, first and last publication (t), highest sequence number."""
+    """Return, by run: rows of each kind of message event, first and last publication and last delivery (t), highest sequence
+    number.
+    """
     found = events.of("published", "accepted", "delivered").groupBy("no", "kind")
     rows = found.agg(
         sf.count("*").alias("n"), sf.min("t").alias("first"), sf.max("t").alias("last"), sf.max("sequence").alias("highest")
@@ -83,39 +121,125 @@ def spans(events: Events) -> dict[int, dict[str, int]]:
         about["highest"] = max(about.get("highest", 0), row["highest"])
         if row["kind"] == "published":
             about |= {"first": row["first"], "last": row["last"]}
+        elif row["kind"] == "delivered":
+            about["came"] = row["last"]
     return result
 
 
 def messages(events: Events) -> Messages:
     """Count everything about messages. What is aggregated is kept by the executors, on disk where there is no room."""
     found = spans(events)
-    sent = publications(events)
+    parts = sizes(found)
+    sent = publications(events, parts)
+    factors = [(number, every(run)) for number, run in enumerate(events.runs) if every(run) > 1]
+    for number, factor in factors:
+        text = f"1 of {factor:,} messages is in the trace: counts are {factor:,} times what it has"
+        events.runs[number].remarks.append(text)
     published = (
         sent.where("counted")
         .withColumn("accepted", sf.col("wait").isNotNull())
         .groupBy("no", "flow", "topic", "source", "accepted")
-        .agg(sf.count("*").alias("n"), sf.sum("size").alias("size"), sf.sum("wait").alias("wait"))
+        .agg(sf.count("*").alias("n"), sf.sum("size").alias("size"), sf.sum(sf.col("wait").cast("double")).alias("wait"))
         .localCheckpoint()
     )
     topics = published.select("no", "topic").distinct()
-    wanted = subscriptions.merged(subscriptions.by_topic(subscriptions.intervals(events), topics)).localCheckpoint()
-    regular, irregular = _regular(events, wanted, found)
-    some = irregular.limit(1).count() > 0
-    cells = _cells(events, sent, irregular if some else None, found).localCheckpoint()
-    expected = _expected(sent, published, regular, irregular if some else None)
+    matched = subscriptions.by_topic(subscriptions.intervals(events), topics).localCheckpoint()
+    groups, several, ended = _kinds(matched)
+    wanted = subscriptions.merged(matched)
+    if several is not None:
+        wanted = wanted.join(several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left")
+        wanted = wanted.withColumn("clean", sf.col("clean") & sf.col("several").isNull()).drop("several")
+    wanted = wanted.localCheckpoint()
+    regular, irregular = _regular(events, wanted, subscriptions.gaps(matched) if ended else None, found)
+    irregular = irregular.localCheckpoint()
+    rows = irregular.count()
+    spells = irregular.groupBy("no", "receiver", "topic").agg(
+        sf.collect_list(sf.struct("since", "until")).alias("spells"), sf.first("gaps").alias("gaps")
+    )
+    cells = _cells(events, sent, groups, _few(spells, rows) if rows else None, found, parts)
+    if several is not None:
+        # Whether one came twice, or each of two groups had its own, nothing tells.
+        cells = cells.join(several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left")
+        cells = cells.withColumn("dups", sf.when(sf.col("several").isNull(), sf.col("dups")).otherwise(0)).drop("several")
+    cells = cells.localCheckpoint()
+    expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
+    if ended:
+        unsure = cells.where("unsure > 0").groupBy("no", "flow", "receiver", "topic", "accepted")
+        expected = expected.unionByName(unsure.agg(sf.sum("unsure").alias("n")).withColumn("clean", sf.lit(True)))
+    _far(events, cells, found)
+    if factors:
+        cells, published, expected = (_times(events, frame, factors) for frame in (cells, published, expected))
     return Messages(cells, published, expected, found)
 
 
-def _regular(events: Events, wanted: DataFrame, found: dict[int, dict[str, int]]) -> tuple[DataFrame, DataFrame]:
-    """Split subscriptions into those that hold for all of a run's publications and those of receivers without such a one."""
+def _few(frame: DataFrame, rows: int) -> DataFrame:
+    """Return a frame of so many rows, to be copied to every executor where they are few."""
+    return sf.broadcast(frame) if rows <= COPIED else frame
+
+
+def _kinds(matched: DataFrame) -> tuple[DataFrame | None, DataFrame | None, bool]:
+    """Return what there is besides plain subscriptions that do not end.
+
+    Whose messages clients with shared ones may get (subscriptions.receivers); the receivers (no, receiver, topic) that have a
+    client in common with another shared subscription to the same topic; and whether any subscription ended.
+    """
+    shared = sf.max(sf.col("receiver").startswith(subscriptions.SHARED))
+    some = matched.agg(shared.alias("shared"), sf.min("until").alias("until")).collect()[0]
+    groups = several = None
+    if some["shared"]:
+        groups = subscriptions.receivers(matched).localCheckpoint()
+        many = groups.where("groups > 1").select("no", sf.explode("all").alias("receiver"), "topic").distinct().localCheckpoint()
+        several = many if many.limit(1).count() else None
+    return groups, several, some["until"] is not None and some["until"] < FOREVER
+
+
+def _far(events: Events, cells: DataFrame, found: Mapping[int, Mapping[str, int]]) -> None:
+    """Say of which runs a clock was not set."""
+    if not any(about.get("came", 0) - about.get("first", about.get("came", 0)) > DAY for about in found.values()):
+        return
+    for row in cells.groupBy("no").agg(sf.sum("far").alias("far")).where("far > 0").collect():
+        text = f"{row['far']:,} deliveries more than a day after their publication (clocks), taken as 0 ms"
+        events.runs[row["no"]].remarks.append(text)
+
+
+def _times(events: Events, frame: DataFrame, factors: list[tuple[int, int]]) -> DataFrame:
+    """Return counts and sums of runs with a part of their messages in the trace as those of all of them."""
+    keys = {"no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket", "clean", "longest"}
+    frame = frame.join(sf.broadcast(small(events.spark, "no int, every long", factors)), "no", "left")
+    scaled = [
+        name if name in keys else (sf.col(name) * sf.coalesce("every", sf.lit(1))).alias(name)
+        for name in frame.columns
+        if name != "every"
+    ]
+    return frame.select(*scaled)
+
+
+def _regular(
+    events: Events, wanted: DataFrame, gaps: DataFrame | None, found: dict[int, dict[str, int]]
+) -> tuple[DataFrame, DataFrame]:
+    """Split subscriptions into those that hold for all of a run's publications and those of receivers without such a one.
+
+    The latter have gaps: when what was published need not have come, None for never.
+    """
     rows = [(number, about["first"], about["last"]) for number, about in found.items() if "first" in about]
     edges = small(events.spark, "no int, first long, last long", rows)
     with_edges = wanted.join(sf.broadcast(edges), "no")
     always = (sf.col("since") <= sf.col("first")) & (sf.col("until") > sf.col("last"))
-    regular = with_edges.where(always).drop("first", "last")
+    if gaps is None:
+        with_edges = with_edges.withColumn("gaps", sf.lit(None).cast("array<struct<lost:bigint,back:bigint>>"))
+    else:
+        with_edges = with_edges.join(gaps, ["no", "receiver", "topic"], "left")
+        touched = sf.exists("gaps", lambda gap: (gap["lost"] <= sf.col("last")) & (gap["back"] >= sf.col("first")))
+        always &= ~sf.coalesce(touched, sf.lit(False))
+    regular = with_edges.where(always).drop("first", "last", "gaps")
     others = with_edges.where(~always).drop("first", "last")
     # Spells do not overlap: one beside a spell that holds for all has seen no publication.
     return regular, others.join(regular.select("no", "receiver", "topic"), ["no", "receiver", "topic"], "left_anti")
+
+
+def _within(gaps: Column, sent: Column) -> Column:
+    """Return whether something was sent in one of these gaps, which may be None."""
+    return sf.coalesce(sf.exists(gaps, lambda gap: (sent >= gap["lost"]) & (sent <= gap["back"])), sf.lit(False))
 
 
 def _expected(sent: DataFrame, published: DataFrame, regular: DataFrame, irregular: DataFrame | None) -> DataFrame:
@@ -123,10 +247,8 @@ def _expected(sent: DataFrame, published: DataFrame, regular: DataFrame, irregul
     found = whole.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(sf.sum("n").alias("n"))
     if irregular is None:
         return found
-    parts = (
-        sent.where("counted").withColumn("accepted", sf.col("wait").isNotNull()).join(sf.broadcast(irregular), ["no", "topic"])
-    )
-    parts = parts.where("sent >= since and sent < until")
+    parts = sent.where("counted").withColumn("accepted", sf.col("wait").isNotNull()).join(irregular, ["no", "topic"])
+    parts = parts.where("sent >= since and sent < until").where(~_within(sf.col("gaps"), sf.col("sent")))
     return found.unionByName(parts.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(sf.count("*").alias("n")))
 
 
@@ -144,20 +266,18 @@ def bucket(nanoseconds: Column) -> Column:
     )
 
 
-def receivers(events: Events) -> DataFrame | None:
-    """Return (no, client, receiver) of clients whose subscriptions are all shared ones of one group; None if there are none."""
-    found = subscriptions.intervals(events).groupBy("no", "client").agg(sf.collect_set("receiver").alias("all"))
-    found = (
-        found.where(sf.size("all") == 1).select("no", "client", sf.col("all")[0].alias("receiver")).where("receiver <> client")
-    )
-    return found if found.limit(1).count() else None
-
-
-def _cells(events: Events, sent: DataFrame, irregular: DataFrame | None, found: dict[int, dict[str, int]]) -> DataFrame:
+def _cells(
+    events: Events,
+    sent: DataFrame,
+    groups: DataFrame | None,
+    spells: DataFrame | None,
+    found: Mapping[int, Mapping[str, int]],
+    parts: Mapping[int, int],
+) -> DataFrame:
     came = events.of("delivered").select(
         "no",
         "publisher",
-        chunk(),
+        chunk(parts),
         "sequence",
         sf.col("t").alias("came"),
         "client",
@@ -165,12 +285,9 @@ def _cells(events: Events, sent: DataFrame, irregular: DataFrame | None, found: 
         sf.col("topic").alias("named"),
         ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within"),
     )
-    groups = receivers(events)
-    if groups is not None:
-        came = came.join(sf.broadcast(groups), ["no", "client"], "left").withColumn("receiver", sf.coalesce("receiver", "client"))
-    else:
-        came = came.withColumn("receiver", sf.col("client"))
-    later = _later_chunks(came, max((about["highest"] for about in found.values()), default=0))
+    came = _to_whom(events, came, groups)
+    many = any(about["highest"] >= parts.get(number, CHUNK) for number, about in found.items())
+    later = _later_chunks(events, came) if many else None
     came = came.repartition(events.spread, *_HOME)
     both = came.join(sent.hint("merge"), list(_KEY), "left").withColumn("topic", sf.coalesce("topic", "named")).drop("named")
     # From the newest message to the oldest, each one's first delivery first: it is late if a newer one has come before.
@@ -178,19 +295,20 @@ def _cells(events: Events, sent: DataFrame, irregular: DataFrame | None, found: 
     both = both.withColumn("newer", sf.min("came").over(mine.rowsBetween(Window.unboundedPreceding, -1)))
     both = both.withColumn("again", sf.coalesce(sf.lag("sequence").over(mine) == sf.col("sequence"), sf.lit(False)))
     if later is not None:
-        both = both.join(sf.broadcast(later), [*_HOME, "receiver", "topic"], "left")
+        both = both.join(later, [*_HOME, "receiver", "topic"], "left")
         both = both.withColumn("newer", sf.least("newer", "later"))
     known, counted = sf.col("sent").isNotNull(), sf.coalesce("counted", sf.lit(False))
     first = counted & ~sf.col("again")
-    asked = sf.lit(True)
-    if irregular is not None:
-        spells = irregular.groupBy("no", "receiver", "topic").agg(sf.collect_list(sf.struct("since", "until")).alias("spells"))
-        both = both.join(sf.broadcast(spells), ["no", "receiver", "topic"], "left")
+    asked, unsure = sf.lit(True), sf.lit(False)
+    if spells is not None:
+        both = both.join(spells, ["no", "receiver", "topic"], "left")
         inside = sf.exists("spells", lambda spell: (sf.col("sent") >= spell["since"]) & (sf.col("sent") < spell["until"]))
-        asked = sf.coalesce(inside, sf.lit(True))
+        asked, unsure = sf.coalesce(inside, sf.lit(True)), _within(sf.col("gaps"), sf.col("sent"))
     delay = sf.col("came") - sf.col("sent")
+    far = delay > DAY
+    taken = sf.when(far, 0).otherwise(sf.greatest(delay, sf.lit(0)))
     shared = sf.col("receiver").startswith(subscriptions.SHARED)
-    both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn("bucket", sf.when(first, bucket(delay)))
+    both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn("bucket", sf.when(first, bucket(taken)))
 
     def number(condition: Column) -> Column:
         return sf.sum(sf.when(condition, 1).otherwise(0))
@@ -198,21 +316,39 @@ def _cells(events: Events, sent: DataFrame, irregular: DataFrame | None, found: 
     return both.groupBy("no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket").agg(
         number(first).alias("n"),
         number(first & asked).alias("asked"),
-        sf.sum(sf.when(first, sf.greatest(delay, sf.lit(0))).otherwise(0)).alias("delay"),
-        sf.max(sf.when(first, sf.greatest(delay, sf.lit(0)))).alias("longest"),
+        number(first & asked & unsure).alias("unsure"),
+        sf.sum(sf.when(first, taken).otherwise(0).cast("double")).alias("delay"),
+        sf.max(sf.when(first, taken)).alias("longest"),
         number(counted & sf.col("again")).alias("dups"),
         number(first & ~shared & (sf.col("came") > sf.col("newer"))).alias("disordered"),
         number(first & (delay < 0)).alias("early"),
+        number(first & far).alias("far"),
         number(sf.col("within")).alias("arrived"),
         sf.sum(sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0))).otherwise(0)).alias("size"),
         number(~known).alias("strays"),
     )
 
 
-def _later_chunks(came: DataFrame, highest: int) -> DataFrame | None:
-    """Return (_HOME, receiver, topic, later): when the first message of a later chunk came; None if there is one chunk only."""
-    if highest < CHUNK:
-        return None
+def _to_whom(events: Events, came: DataFrame, groups: DataFrame | None) -> DataFrame:
+    """Add the receiver: the client, or a shared subscription of it to the topic; groups: subscriptions.receivers.
+
+    Of a message that a client has to get for several of them it gets a copy for each, in whatever order.
+    """
+    if groups is None:
+        return came.withColumn("receiver", sf.col("client"))
+    about = groups.agg(sf.count("*").alias("rows"), sf.max(sf.size("all")).alias("most")).collect()[0]
+    found = came.join(_few(groups.withColumnRenamed("topic", "named"), about["rows"]), ["no", "client", "named"], "left")
+    which = sf.col("all")[0]
+    if about["most"] > 1:
+        copy = sf.row_number().over(Window.partitionBy(*_KEY, "client").orderBy("came"))
+        found = found.repartition(events.spread, *_HOME).withColumn("copy", copy)
+        which = sf.element_at("all", sf.least("copy", sf.size("all")))
+    return found.withColumn("receiver", sf.coalesce(which, "client")).drop("all", "groups", "copy")
+
+
+def _later_chunks(events: Events, came: DataFrame) -> DataFrame:
+    """Return (_HOME, receiver, topic, later): when the first message of a later chunk came; where the messages are."""
     firsts = came.groupBy(*_HOME, "receiver", sf.col("named").alias("topic")).agg(sf.min("came").alias("first"))
     after = Window.partitionBy("no", "publisher", "receiver", "topic").orderBy(sf.col("chunk").desc())
-    return firsts.withColumn("later", sf.min("first").over(after.rowsBetween(Window.unboundedPreceding, -1))).drop("first")
+    later = firsts.withColumn("later", sf.min("first").over(after.rowsBetween(Window.unboundedPreceding, -1))).drop("first")
+    return later.repartition(events.spread, *_HOME).hint("merge")

@@ -79,19 +79,32 @@ def packets(events: Events) -> DataFrame:
     return tapped.groupBy("no", "source", "target", "packet").agg(sf.count("*").alias("packets"), sf.sum("size").alias("bytes"))
 
 
+def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
+    """Return (run, at, process, role, cpu_s, rss, t_before, used): samples of resources, with what was used (s of CPU) since the
+    one before, and when that was.
+
+    Null for a first sample and for one of a process that was started anew meanwhile: it counts from zero, and what the one before
+    it has used since its last sample is in none. at, run: the columns with the time and the run; more: others to be kept.
+    """
+    starts = (sf.col("kind") == "fault") & sf.col("name").isin("start", "restart")
+    rows = rows.where((sf.col("kind") == "resources") | starts).select(
+        run, at, *more, "kind", starts.alias("starts"), sf.col("broker").alias("process"), sf.col("name").alias("role"),
+        "cpu_s", "rss",
+    )  # fmt: skip
+    over = Window.partitionBy(run, "process").orderBy(at).rowsBetween(Window.unboundedPreceding, 0)
+    rows = rows.withColumn("life", sf.sum(sf.col("starts").cast("int")).over(over)).where("kind = 'resources'")
+    over = Window.partitionBy(run, "process", "life").orderBy(at)
+    before, used = sf.lag(at).over(over), sf.col("cpu_s") - sf.lag("cpu_s").over(over)
+    step = (sf.col(at) > before) & (used >= 0)
+    rows = rows.withColumn("t_before", sf.when(step, before)).withColumn("used", sf.when(step, used))
+    return rows.drop("kind", "starts", "life")
+
+
 def resources(events: Events) -> DataFrame:
     """Return (no, process, role): CPUs used on average and at most between two samples, resident bytes, in the measured time."""
-    over = Window.partitionBy("no", "process").orderBy("t")
-    rows = events.of("resources").select(
-        "no", "t", "since", "until", sf.col("broker").alias("process"), sf.col("name").alias("role"), "cpu_s", "rss"
-    )
-    rows = rows.withColumn("cpu_before", sf.lag("cpu_s").over(over)).withColumn("t_before", sf.lag("t").over(over))
-    rows = rows.where("t >= since and t < until")
-    # A process that was started anew counts from zero: what it had used before is in no sample, and that step in no average.
-    step = (
-        (sf.col("t_before") >= sf.col("since")) & (sf.col("cpu_s") >= sf.col("cpu_before")) & (sf.col("t") > sf.col("t_before"))
-    )
-    used, time = sf.when(step, sf.col("cpu_s") - sf.col("cpu_before")), sf.when(step, (sf.col("t") - sf.col("t_before")) / SECOND)
+    rows = steps(events.rows, "t", "no", "since", "until").where("t >= since and t < until")
+    step = sf.col("t_before") >= sf.col("since")
+    used, time = sf.when(step, sf.col("used")), sf.when(step, (sf.col("t") - sf.col("t_before")) / SECOND)
     return rows.groupBy("no", "process", "role").agg(
         (sf.sum(used) / sf.sum(time)).alias("cpu"), sf.max(used / time).alias("cpu_most"),
         sf.avg("rss").alias("rss"), sf.max("rss").alias("rss_most"), sf.count("*").alias("samples"),

@@ -26,8 +26,8 @@ class Fault:
     """One fault of a run. at, ends: ns; until then what happens is put down to it. down: brokers that do not run meanwhile.
 
     tree_s: until all living brokers agreed on a tree again. service_s: until every pair of a publisher and a subscriber that live
-    had a message that was published after the fault. None where it did not come to that; unserved: pairs that had none; pairs:
-    all of them.
+    had a message that was published after the fault. None where it did not come to that before `ends`; unserved: pairs that had
+    none; pairs: all of them.
     """
 
     no: int
@@ -51,13 +51,27 @@ class Fault:
         return "repaired" if self.tree_s is not None or self.service_s is not None else "not repaired"
 
 
-def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], list[Fault], set[int]]:
-    """Return convergence times (s; None: never agreed) of runs that note starts, all faults, and the runs that note agreement."""
+@dataclass
+class Repairs:
+    """Of all runs. convergence: s (None: never agreed) of those that note starts; agreeing: those that note agreement.
+
+    started: the brokers whose start a run notes.
+    """
+
+    convergence: dict[int, float | None]
+    faults: list[Fault]
+    agreeing: set[int]
+    started: dict[int, set[str]]
+
+
+def convergence_and_faults(events: Events) -> Repairs:
+    """Return how long it took all federations to agree first, and after each fault."""
     marks = events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
     rows = sorted(marks, key=lambda row: (row["no"], row["t"], row["kind"] == "fault"))
     convergence: dict[int, float | None] = {}
     faults: list[Fault] = []
     agreeing: set[int] = set()
+    started: dict[int, set[str]] = {}
     for number in sorted({row["no"] for row in rows}):
         mine = [row for row in rows if row["no"] == number]
         agreed = [row["t"] for row in mine if row["kind"] == "agreed"]
@@ -66,13 +80,14 @@ def convergence_and_faults(events: Events) -> tuple[dict[int, float | None], lis
             agreeing.add(number)
         breaks = [row["t"] for row in happened if row["name"] in STRIKES]
         first = min(breaks, default=FOREVER)
+        started[number] = {row["broker"] for row in happened if row["name"] == "start"}
         starts = [row["t"] for row in happened if row["name"] == "start" and row["t"] < first]
         if starts:
             since = [t for t in agreed if max(starts) <= t < first]
             convergence[number] = (min(since) - min(starts)) / 1e9 if since else None
         faults += _faults(number, happened, agreed)
     _serve(events, [fault for fault in faults if fault.kind in SERVED])
-    return convergence, faults, agreeing
+    return Repairs(convergence, faults, agreeing, started)
 
 
 def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list[Fault]:
@@ -118,7 +133,8 @@ def _serve(events: Events, faults: list[Fault]) -> None:
     came = events.of("delivered").select("no", "publisher", chunk(), "sequence", sf.col("t").alias("came"), "client")
     came = came.repartition(events.spread, *_KEY[:3])
     served = came.join(alive.repartition(events.spread, *_KEY[:3]).hint("merge"), list(_KEY))
-    served = served.groupBy("fault", "publisher", "client").agg(sf.min("came").alias("came"))
+    # What comes after it was undone, the undoing may have repaired: as with trees, it is put down to no fault.
+    served = served.where("came < ends").groupBy("fault", "publisher", "client").agg(sf.min("came").alias("came"))
     found = pairs.join(served, ["fault", "publisher", "client"], "left").groupBy("fault")
     for row in found.agg(sf.count("*").alias("pairs"), sf.count("came").alias("served"), sf.max("came").alias("last")).collect():
         fault = faults[row["fault"]]

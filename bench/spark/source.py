@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ UNREADABLE = re.compile(r"(?:while reading file|Path does not exist:) (\S+?)\.?\
 _UNREAD = "run.json cannot be read"
 ROLES = ("generator", "network", "observer")
 """What the names of the bench's processes begin with."""
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class SourceError(ValueError):
@@ -75,12 +79,16 @@ class Run:
         return f"{', '.join(sorted(gone))}'s trace is incomplete" if gone else ""
 
 
+_Runs = dict[tuple[str, str], Run]
+"""(scenario, run) -> run."""
+
+
 def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]:
     """Return all runs below the folders, in the order in which they began; folders may be URLs that Spark's file systems know.
 
     Every file's end is looked at: half-written ones are named in their run's remarks and left out. Raises SourceError.
     """
-    runs: dict[str, Run] = {}
+    runs: _Runs = {}
     unread: dict[str, str] = {}
     given = list(folders)
     for folder in given:
@@ -111,12 +119,17 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
     return sorted(runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run))
 
 
+def url(path: str) -> str:
+    """Return a path as a URL: one without a scheme is of this machine, whatever file system a cluster takes it for."""
+    return path if _SCHEME.match(path) else f"file://{os.path.abspath(path)}"
+
+
 def store(folder: str, spark: SparkSession | None = None) -> _Local | _Hadoop:
     """Return what reads below a folder; raises SourceError, in one line, where there is none."""
     return _Hadoop(spark, folder) if "://" in folder and spark is not None else _Local(folder)
 
 
-def _describe(store: _Local | _Hadoop, path: str, runs: dict[str, Run], unread: dict[str, str]) -> None:
+def _describe(store: _Local | _Hadoop, path: str, runs: _Runs, unread: dict[str, str]) -> None:
     """Take a run.json; one that cannot be read goes into unread (folder -> why)."""
     try:
         about = json.loads(store.text(path))
@@ -125,27 +138,27 @@ def _describe(store: _Local | _Hadoop, path: str, runs: dict[str, Run], unread: 
         text = str(error).splitlines()[0] if str(error) else ""
         unread[path.rsplit("/", 1)[0]] = f"{_UNREAD}: {type(error).__name__}: {text}"
         return
-    if run in runs:
-        if runs[run].place != path:
-            runs[run].remarks.append("its run.json is there twice")
+    if other := runs.get((scenario, run)):
+        if other.place != path:
+            other.remarks.append("its run.json is there twice")
         return
     found, remarks = checked(about)
-    runs[run] = Run(run, scenario, found, path, remarks=remarks)
+    runs[scenario, run] = Run(run, scenario, found, path, remarks=remarks)
 
 
-def _join(unread: dict[str, str], runs: dict[str, Run]) -> None:
+def _join(unread: dict[str, str], runs: _Runs) -> None:
     """Put each run.json that cannot be read to the trace beside it, or make a run of it that has nothing else."""
     for folder, why in unread.items():
         places = (f"{folder}/scenario=", f"{folder}/trace/scenario=")
         beside = [run for run in runs.values() if not run.about and run.place.startswith(places)]
         name = "/".join([*folder.split("/")[-3:], "run.json"])
-        for run in beside or [runs.setdefault(name, Run(name, "unknown", place=f"{folder}/run.json"))]:
+        for run in beside or [runs.setdefault(("unknown", name), Run(name, "unknown", place=f"{folder}/run.json"))]:
             run.remarks.append(why)
 
 
-def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[str, Run]) -> None:
+def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: _Runs) -> None:
     scenario, name, process, part = place.groups()
-    run = runs.setdefault(name, Run(name, scenario, place=path.rsplit("/", 1)[0]))
+    run = runs.setdefault((scenario, name), Run(name, scenario, place=path.rsplit("/", 1)[0]))
     file = path.rsplit("/", 1)[-1]
     if file in run.seen:
         if run.seen[file] != path:  # a copy of the folder
@@ -167,10 +180,11 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: dict[s
         run.broken.add(process)
         run.remarks.append(f"{process}: {file} has schema {version or 'unknown'}, not {VERSION}, and is left out")
         return
-    if (owner := about.get("mqttree.run", name)) != name:
-        run.broken.add(process)
-        run.remarks.append(f"{process}: {file} is of run {owner}, not of its folder's, and is left out")
-        return
+    for word, mine in (("run", name), ("scenario", scenario)):
+        if (owner := about.get(f"mqttree.{word}", mine)) != mine:
+            run.broken.add(process)
+            run.remarks.append(f"{process}: {file} is of {word} {owner}, not of its folder's, and is left out")
+            return
     run.files.append(path)
     run.rows[process] = run.rows.get(process, 0) + rows
 
@@ -266,7 +280,7 @@ class _Hadoop:
             raise ValueError(str(error.java_exception.getMessage()).splitlines()[0][-120:]) from error
         try:
             words = reader.getFooter().getFileMetaData().getKeyValueMetaData()
-            said = {name: words.get(name) for name in ("mqttree.trace", "mqttree.run")}
+            said = {name: words.get(name) for name in ("mqttree.trace", "mqttree.run", "mqttree.scenario")}
             return {name: str(value) for name, value in said.items() if value is not None}, int(reader.getRecordCount())
         finally:
             reader.close()

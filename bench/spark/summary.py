@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,8 @@ class Line:
     values: dict[str, float | int | None] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     window_s: float | None = None
+    brokers: list[str] = field(default_factory=list)
+    """Those that ran."""
 
     def put(self, name: str, value: float | int | None, otherwise: str, by: str = "") -> None:
         """Set a measure, or say why there is none; by: who would have noted it (of source.ROLES), if that may be why."""
@@ -92,15 +94,58 @@ def fingerprint(run: Run) -> str:
 
 
 def name_cases(runs: Iterable[Run]) -> None:
-    """Set each run's case and apart: runs of equal factors and other parameters are no repetitions, and get their own names."""
-    groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    """Set each run's case and apart: runs of equal factors that are no repetitions of each other get their own names.
+
+    Those are runs in another form, lab, on another machine or of another commit than others of their scenario, and of other
+    parameters than others of their factors.
+    """
+    scenarios: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.scenario, case(run)), {}).setdefault(fingerprint(run), []).append(run)
-    for (_, common), alike in groups.items():
-        for words, members in zip(_apart(alike), alike.values(), strict=True):
-            for run in members:
-                run.case = ",".join(filter(None, (common, words)))
-                run.apart = words if run.about else common
+        scenarios.setdefault(run.scenario, []).append(run)
+    for members in scenarios.values():
+        groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
+        for run, (form, place) in zip(members, _settings(members), strict=True):
+            groups.setdefault((case(run), form, place), {}).setdefault(fingerprint(run), []).append(run)
+        for (common, form, place), alike in groups.items():
+            for words, same in zip(_apart(alike), alike.values(), strict=True):
+                for run in same:
+                    run.case = ",".join(filter(None, (common, place, words)))  # which has the form already
+                    run.apart = ",".join(filter(None, (form, place, words))) if run.about else common
+
+
+def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return of each run of a scenario its form ("short"), and its lab, machine and commit; empty what all have in common.
+
+    What a run does not say (one that failed before there was a lab) it shares with the others, if those agree.
+    """
+    found = [_setting(run) if run.about else {} for run in runs]
+    values: dict[str, list[str]] = {}
+    for each in found:
+        for name, value in each.items():
+            if value not in values.setdefault(name, []):
+                values[name].append(value)
+    result = []
+    for run, each in zip(runs, found, strict=True):
+        differ = sorted(name for name, known in values.items() if len(known) > 1 and name != "short")
+        words = [f"{name}={each.get(name, 'unknown')}" for name in differ]
+        form = "short" if each.get("short") == "yes" and len(values["short"]) > 1 else ""
+        result.append((form, ",".join(words) if run.about else ""))
+    return result
+
+
+def _setting(run: Run) -> dict[str, str]:
+    """Return what else than parameters a run was made with, as text. Of memory GB: a kernel keeps some kB more or less."""
+    about = run.about
+    machine = {f"machine.{name}": str(value) for name, value in (about.get("machine") or {}).items()}
+    if (memory := machine.get("machine.ram", "").removesuffix(" kB")).isdigit():
+        machine["machine.ram"] = f"{int(memory) / 1e6:.0f} GB"
+    found = {"short": "yes" if about.get("short") else "no"}
+    if "lab" in about:
+        found["lab"] = about["lab"]
+    found |= machine
+    if "commit" in about:
+        found["commit"] = (about["commit"][:12] or "none") + (" with changes" if about.get("dirty") else "")
+    return found
 
 
 def _apart(alike: Mapping[str, Sequence[Run]]) -> list[str]:
@@ -238,18 +283,20 @@ def _why(reasons: Sequence[str]) -> str:
     return ", ".join(reason if count == 1 else f"{count} x {reason}" for reason, count in counts.items())
 
 
-def brokers(run: Run) -> list[str]:
-    """Return the brokers of a run's topology."""
-    found = (run.about.get("topology") or {}).get("brokers") or []
-    if isinstance(found, Mapping):
-        return sorted(found)
-    return [str(each.get("name", each)) if isinstance(each, Mapping) else str(each) for each in found]
+def brokers(run: Run, started: Collection[str] = ()) -> list[str]:
+    """Return the brokers that ran: those that run.json says, else those of its topology (that the trace says were started)."""
+    topology = (run.about.get("topology") or {}).get("brokers") or []
+    if isinstance(topology, Mapping):
+        found = sorted(topology)
+    else:
+        found = [str(each.get("name", each)) if isinstance(each, Mapping) else str(each) for each in topology]
+    on = run.about.get("on") or started
+    return [name for name in found if name in on] or found
 
 
-def physical(run: Run) -> list[tuple[str, str]]:
+def physical(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the pairs of brokers that have a link in a run's topology; between all of them if it names none."""
     found = (run.about.get("topology") or {}).get("links") or []
-    names = brokers(run)
     pairs = []
     for link in found:
         if isinstance(link, Mapping) and "a" in link and "b" in link:

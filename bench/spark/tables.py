@@ -37,7 +37,8 @@ CASES = (
     "n int, without int, why string, mean double, half double, deviation double, least double, most double, cell string"
 )
 FAULTS = (
-    "run string, kind string, target string, at long, tree_s double, service_s double, pairs long, unserved long, state string"
+    "scenario string, run string, kind string, target string, at long, tree_s double, service_s double, pairs long, "
+    "unserved long, state string"
 )
 
 
@@ -81,7 +82,8 @@ def aggregate(spark: SparkSession, runs: list[source.Run]) -> Tables:
     table, faults = lines(events, found, links, used)
     name_cases(runs)
     rows, averages = [row(line) for line in table], cases(table)
-    names = small(spark, "no int, run string", [(number, run.run) for number, run in enumerate(runs)])
+    keys = [(number, run.scenario, run.run) for number, run in enumerate(runs)]
+    names = small(spark, "no int, scenario string, run string", keys)
 
     def named(frame: DataFrame) -> DataFrame:
         return names.join(frame, "no").drop("no")
@@ -118,8 +120,9 @@ def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFram
 
 def _fault(events: Events, fault: Fault) -> dict[str, Any]:
     return {
-        "run": events.runs[fault.no].run, "kind": fault.kind, "target": fault.target, "at": fault.at, "tree_s": fault.tree_s,
-        "service_s": fault.service_s, "pairs": fault.pairs, "unserved": fault.unserved, "state": fault.state,
+        "scenario": events.runs[fault.no].scenario, "run": events.runs[fault.no].run, "kind": fault.kind, "target": fault.target,
+        "at": fault.at, "tree_s": fault.tree_s, "service_s": fault.service_s, "pairs": fault.pairs, "unserved": fault.unserved,
+        "state": fault.state,
     }  # fmt: skip
 
 
@@ -132,9 +135,10 @@ def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
 
 def prepare(spark: SparkSession, folder: str) -> None:
     """Make the folder of the tables; raises ValueError, in one line, if it cannot be."""
+    place = source.url(folder)
     try:
-        files, path = _files(spark, folder)
-        made = files.mkdirs(path(folder))
+        files, path = _files(spark, place)
+        made = files.mkdirs(path(place))
     except Py4JJavaError as error:
         raise ValueError(f"no tables can be written to {folder}: {cause(error)}") from error
     if not made:
@@ -146,20 +150,21 @@ def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
 
     about.json has what is known of each run, sources.json where each is, beside or below the folder.
     """
-    files, path = _files(spark, folder)
+    place = source.url(folder)
+    files, path = _files(spark, place)
     for name, frame in tables.frames.items():
         once = frame.coalesce(1).localCheckpoint()
-        once.write.mode("overwrite").parquet(f"{folder}/{name}.parquet")
-        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{folder}/.{name}.csv")
-        part = files.globStatus(path(f"{folder}/.{name}.csv/part-*"))[0].getPath()
-        target = path(f"{folder}/{name}.csv")
+        once.write.mode("overwrite").parquet(f"{place}/{name}.parquet")
+        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{place}/.{name}.csv")
+        part = files.globStatus(path(f"{place}/.{name}.csv/part-*"))[0].getPath()
+        target = path(f"{place}/{name}.csv")
         files.delete(target, False)
         files.rename(part, target)
-        files.delete(path(f"{folder}/.{name}.csv"), True)
-        files.delete(path(f"{folder}/..{name}.csv.crc"), False)
+        files.delete(path(f"{place}/.{name}.csv"), True)
+        files.delete(path(f"{place}/..{name}.csv.crc"), False)
     whole = [line.run for line in tables.lines if not line.flow]
     for name, found in (("sources", [_beside(run.place, folder) for run in whole]), ("about", [run.about for run in whole])):
-        stream = files.create(path(f"{folder}/{name}.json"), True)
+        stream = files.create(path(f"{place}/{name}.json"), True)
         try:
             stream.write(json.dumps(found).encode())
         finally:

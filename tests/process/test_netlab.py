@@ -20,8 +20,9 @@ from bench.load import packets
 from bench.load.peers import expect
 from bench.netlab import __main__ as measuring
 from bench.netlab import cpulimit, owner
+from bench.netlab import lab as labs
 from bench.netlab.brokers import KINDS
-from bench.netlab.lab import Lab, LabError
+from bench.netlab.lab import Lab, LabError, free_ports
 from bench.netlab.namespaces import unsupported
 from bench.netlab.topology import Topology, Wire
 
@@ -185,6 +186,24 @@ def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPa
         broker._command += ["--discovery", "telepathy"]
         with pytest.raises(LabError, match=r"^b1 ended with code 2: mqttree: .*telepathy.*$"):
             lab.start()
+
+
+def test_a_process_has_one_lab_at_a_time() -> None:
+    place = Topology("one", ("b0",), network=False)
+    for _ in range(2):
+        with Lab(place, KINDS["mqttree-flood"]) as lab:
+            lab.start()
+            with pytest.raises(LabError, match=r"^this process has a lab already"):
+                Lab(place, KINDS["mqttree-flood"]).__enter__()
+            assert lab.brokers["b0"].running and lab.brokers["b0"].place.folder.exists()
+
+
+def test_a_network_that_cannot_listen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(labs, "free_ports", lambda count: [*free_ports(count - 1), taken.getsockname()[1]])
+        with pytest.raises(LabError, match=r"^the network process cannot listen: .*address already in use"):
+            Lab(TWO, KINDS["mqttree-flood"], way="relays").__enter__()
+    assert not Lab._process
 
 
 PLAY = [sys.executable, "-m", "bench.cli", "lab", "--lab", "relays"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import math
 from multiprocessing.connection import Pipe
@@ -14,7 +16,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli, run, rundir
+from bench import cli, clients, crowd, observe, run, rundir, scenario
+from bench.book import Book
+from bench.netlab.brokers import BrokerProcess
+from bench.netlab.cpulimit import quota
 from bench.netlab.lab import Lab, LabError, resolved
 from bench.netlab.network import Network, obey
 from bench.netlab.pipe import Pipe as Direction
@@ -22,9 +27,10 @@ from bench.netlab.scribe import PACK, Scribe
 from bench.netlab.topology import Topology
 from bench.observe import Observer, Use, mean_use
 from bench.repair import repair, repairs
-from bench.scenario import Fault
+from bench.scenario import Cell, Fault, Parameters
 from bench.striking import Striker
 from bench.trace import Writer
+from bench.workload import ClientSpec
 
 S = 1_000_000_000
 SCENARIO = "topology: {brokers: 2}\nfactors: {rate: [10, 20], share: [false, true]}\nparameters: {version: 5}\nrepetitions: 2\n"
@@ -44,7 +50,7 @@ def file(tmp_path: Path) -> str:
 def finished(job: run.Job, asked: argparse.Namespace, **changes: Any) -> None:
     record = {
         "status": rundir.COMPLETE, "fingerprint": job.cell.fingerprint(), "seed": job.seed(asked), "lab": "relays",
-        "findings": [], "schema": rundir.SCHEMA,
+        "findings": [], "schema": rundir.SCHEMA, "commit": rundir.commit()[0],
     }  # fmt: skip
     rundir.write(job.folder, record | changes)
 
@@ -69,6 +75,11 @@ def test_what_brokers_use_is_the_mean_over_them() -> None:
     found = mean_use([one, other, unseen])
     assert found["broker_cpu"] is not None and math.isclose(found["broker_cpu"], (0.5 + 0.1) / 2)
     assert found["broker_cpu_max"] == 0.5 and found["broker_rss"] == 300
+    anew = Use()
+    for at, cpu, starts in ((0, 0.1, 1), (1, 0.1, 1), (4, 0.4, 2), (5, 0.5, 2)):  # has used more than the one before it
+        anew.add(at * S, cpu, 100, starts)
+    cores = mean_use([anew])["broker_cpu"]
+    assert cores is not None and math.isclose(cores, 0.1 / 2)
     assert mean_use([unseen]) == {"broker_cpu": None, "broker_cpu_max": None, "broker_rss": None}
 
 
@@ -101,7 +112,7 @@ def test_two_files_of_one_name(file: str, tmp_path: Path) -> None:
 def test_a_run_is_finished_if_all_that_was_asked_is_the_same(file: str, tmp_path: Path) -> None:
     asked = arguments(file, "--out", str(tmp_path / "out"), "--resume", "--lab", "relays")
     changes: list[dict[str, Any]] = [
-        {}, {"seed": 7001}, {"lab": "namespaces"}, {"fingerprint": "x"}, {"status": rundir.FAILED}, {"schema": 1}
+        {}, {"seed": 7001}, {"lab": "namespaces"}, {"fingerprint": "x"}, {"status": rundir.FAILED}, {"schema": 1}, {"commit": "x"}
     ]  # fmt: skip
     jobs = run.plan(asked)
     for job, change in zip(jobs, changes, strict=False):
@@ -226,3 +237,182 @@ def test_a_trace_that_cannot_be_written_ends_no_network(capfd: pytest.CaptureFix
     scribe.tick()
     scribe.close()
     assert capfd.readouterr().err == "the network's trace ends: No space left on device\n"
+
+
+class Turns:
+    """A crowd without sockets, whose time passes only when it waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, starts: list[float], **load: Any) -> None:
+        self.now, self.sent = 100.0, []
+        flow = Parameters(subscribers=0, publishers=len(starts), **load)
+        cell = Cell("s", {}, {"": flow}, Topology("one", ("b0",)), (), ())
+        specs = [ClientSpec(f"p{n}", "", "b0", "b0", ("t",), n, start) for n, start in enumerate(starts)]
+        self.crowd = crowd.Crowd(cast(Any, None), cell, specs, cast(Any, None), cast(Any, SimpleNamespace(poll=lambda _: False)))
+        monkeypatch.setattr(crowd, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(self.crowd, "step", self.step)
+        for publisher in self.crowd.publishers:
+            monkeypatch.setattr(publisher, "one", self.one)
+            monkeypatch.setattr(publisher, "room", lambda: 1)
+
+    sent: list[float]
+
+    def step(self, wait: float) -> None:
+        self.now += max(wait, 1e-6)
+
+    def one(self, due: int) -> bool:
+        self.sent.append(due / 1e9 - 100)
+        return True
+
+    def seconds(self) -> float:
+        return self.crowd.publish(100.0) - 100.0
+
+
+@pytest.mark.parametrize(
+    ("starts", "load", "count", "seconds"),
+    [
+        ([0.0, 0.9], {"rate": 1.0, "seconds": 3.0}, 6, 3.0),
+        ([0.0], {"rate": 0.1, "seconds": 3.0}, 1, 3.0),
+        ([5.0], {"rate": 0.1, "seconds": 3.0}, 0, 3.0),
+        ([2.0, 2.75], {"rate": 1.0, "seconds": 2.0, "begin": 2.0}, 4, 4.0),
+        ([0.5], {"rate": 1.0, "messages": 3, "seconds": 60.0}, 3, 3.0),
+        ([0.0], {"rate": 0.0, "seconds": 2.0}, None, 2.0),
+        ([0.0], {"rate": 0.0, "messages": 3, "seconds": 2.0}, None, 2.0),
+    ],
+)
+def test_a_load_takes_as_long_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, starts: list[float], load: dict[str, Any], count: int | None, seconds: float
+) -> None:
+    turns = Turns(monkeypatch, starts, **load)
+    assert math.isclose(turns.seconds(), seconds, abs_tol=1e-3)
+    if count is not None:
+        assert len(turns.sent) == count and all(0 <= due < seconds for due in turns.sent)
+    else:
+        assert len(turns.sent) > 90, "as often as it looks"
+
+
+def test_each_member_of_a_shared_subscription_is_away_for_itself() -> None:
+    specs = [ClientSpec(f"s{n}", "", "b", "b", ("$share/g/t",)) for n in range(2)]
+    kept = Book([*specs, ClientSpec("p", "", "b", "b", ("t",), 0)], {"": 1})
+    receiver = kept.receiver(specs[0])
+    notes: Any = SimpleNamespace(subscribed=lambda *_: None, unsubscribed=lambda *_: None)
+    around: Any = SimpleNamespace(trace=notes, came=lambda _: None, went=lambda *_: None, unregister=lambda _: None)
+    members = [clients.Subscriber(around, spec, Parameters(), receiver) for spec in specs]
+    for member in members:
+        member.come(1)
+    for member in members:
+        member.sock = cast(Any, SimpleNamespace(close=lambda: None))
+        member.lost("gone")
+    for at, member in enumerate(members, 5):
+        member.come(at)
+    assert [back for _, back in receiver.gaps] == [5, 6]
+
+
+def test_what_parameters_ask_for_a_run_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("topology: local\nparameters: {settle: 300, drain: 600, connections: 5000, seconds: 5}\n")
+    (cell,) = scenario.load(str(path)).cells
+    assert cell.besides() >= 300 + 600 + 5000 / 50 and cell.drain == 600
+
+
+def test_a_file_whose_name_no_trace_takes(tmp_path: Path) -> None:
+    for name, fine in (("a.b-1,c+_d", True), ("my scenario (1)", False), ("-a", False), ("ö", False), ("aö", True)):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text("topology: local\n")
+        for take in (lambda path=path: scenario.load(str(path)), lambda name=name: writer(tmp_path, name)):
+            with contextlib.nullcontext() if fine else pytest.raises(ValueError, match=r"can(not)? be (called|named) "):
+                take()
+
+
+def writer(folder: Path, scenario: str) -> None:
+    Writer(folder, run="r", scenario=scenario, process="p").close()
+
+
+def test_small_shares_of_a_core() -> None:
+    for share in (0.001, 0.01, 0.02, 0.05, 0.5, 1.0, 2.0):
+        used, period = quota(share)
+        assert math.isclose(used / period, share, rel_tol=0.01) and used >= 1000 and 20_000 <= period <= 1_000_000
+    assert quota(1e-9) == quota(0.001)
+
+
+class Process:
+    """A broker to be struck."""
+
+    def __init__(self) -> None:
+        self.running, self.paused = True, False
+
+    def kill(self) -> None:
+        self.running = self.paused = False
+
+    def start(self) -> None:
+        self.running = True
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+
+class Struck:
+    """A striker whose lab has two brokers only."""
+
+    def __init__(self, cpu: float = 0.0) -> None:
+        self.said: list[str] = []
+        self.limits: list[tuple[str, float, bool]] = []
+        self.brokers = {"a": Process(), "b": Process()}
+        lab: Any = SimpleNamespace(topology=Topology("two", ("a", "b")), brokers=self.brokers, limit_cpu=self.limit)
+        observer: Any = SimpleNamespace(root=lambda: "a", struck=lambda _: None, allowed_dead=set())
+        trace: Any = SimpleNamespace(fault=lambda _at, kind, target, _detail: self.said.append(f"{kind} {target}"))
+        self.striker = Striker(lab, observer, trace, 1, cpu)
+
+    def limit(self, name: str, share: float) -> None:
+        self.limits.append((name, share, self.brokers[name].running and not self.brokers[name].paused))
+
+    def strike(self, deed: str, number: int = 0, undoing: bool = False) -> None:
+        self.striker.strike(Fault(0.0, deed, broker="a"), number, undoing)
+
+
+def test_what_changes_nothing_about_a_broker_is_refused() -> None:
+    for before, deed, how in (
+        (["kill"], "kill", "does not run"), (["kill"], "pause", "does not run"), (["kill"], "resume", "does not run"),
+        (["pause"], "pause", "is stopped"), (["pause"], "restart", "is stopped"), ([], "restart", "runs"), ([], "resume", "runs"),
+    ):  # fmt: skip
+        struck = Struck()
+        for each in before:
+            struck.strike(each)
+        with pytest.raises(LabError, match=f"^{deed}: a {how}$"):
+            struck.strike(deed)
+        assert len(struck.said) == len(struck.striker.struck) == len(before)
+
+
+def test_a_fault_of_a_broker_that_is_over_ends_no_other() -> None:
+    struck = Struck()
+    for deed, number, undoing in (("kill", 1, False), ("restart", 2, False), ("kill", 3, False), ("restart", 1, True)):
+        struck.strike(deed, number, undoing)
+    assert not struck.brokers["a"].running and struck.said == ["kill a", "restart a", "kill a"]
+    struck.strike("restart", 3, True)
+    assert struck.brokers["a"].running and struck.said[-1] == "restart a"
+
+
+def test_who_has_a_share_of_a_core_has_it_again() -> None:
+    struck = Struck(cpu=0.1)
+    for deed in ("kill", "restart", "pause", "resume"):
+        struck.strike(deed)
+    assert struck.limits == [("a", 0, True), ("a", 0.1, True)] * 2, "lifted before, given after"
+
+
+def test_random_stops_another_each_time() -> None:
+    for seed in range(8):
+        plan = tuple(Fault(at, "kill", broker="random") for at in (1.0, 2.0))
+        assert {fault.broker for fault in striker(seed).resolve(plan)} == {"a", "b"}
+
+
+def test_an_observer_without_a_socket_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(observe, "socket", SimpleNamespace(socket=none))
+    broker: Any = SimpleNamespace(name="b0", place=SimpleNamespace(admin=1))
+    lab: Any = SimpleNamespace(inside=lambda _: contextlib.nullcontext(), brokers={"b0": broker})
+    watching = Observer(cast(Lab, lab), cast(Writer, None))
+    assert asyncio.run(watching._ask(cast(BrokerProcess, broker))) is None

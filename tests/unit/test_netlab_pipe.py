@@ -51,7 +51,7 @@ def test_loss_is_a_share() -> None:
 def test_shut_and_healed() -> None:
     pipe = Pipe(Wire(delay_ms=5))
     assert offer(pipe, 0) == 5 * MS
-    pipe.open = False
+    pipe.shut()
     assert offer(pipe, 1) is None and pipe.dropped_shut == 1
     pipe.change({"delay_ms": 100, "loss": 0.9})
     pipe.heal()
@@ -68,7 +68,33 @@ def test_slowed_while_packets_are_under_way() -> None:
 
 
 def test_no_wire_no_packet() -> None:
-    assert offer(Pipe(None), 0) is None
+    pipe = Pipe(None)
+    assert offer(pipe, 0) is None
+    pipe.shut()
+    pipe.undo(0)
+    assert offer(pipe, 0) is None, "there is still no link"
+    pipe.heal()
+    assert offer(pipe, 0) is None, "nor is there now"
+
+
+def test_what_is_undone_undoes_nothing_else() -> None:
+    pipe = Pipe(Wire(delay_ms=5, loss=0.1))
+    pipe.change({"delay_ms": 100}, 1)
+    pipe.shut(2)
+    pipe.shut(3)
+    pipe.change({"delay_ms": 50, "rate_mbit": 8}, 4)
+    pipe.undo(3)
+    assert not pipe.open and (pipe.wire.delay_ms, pipe.wire.rate_mbit) == (50, 8)
+    pipe.undo(2)
+    pipe.undo(4)
+    assert pipe.open and pipe.wire == Wire(delay_ms=100, loss=0.1)
+    pipe.undo(1)
+    assert pipe.wire == Wire(delay_ms=5, loss=0.1)
+    with pytest.raises(ValueError, match="loss must be"):
+        pipe.change({"loss": 2}, 5)
+    pipe.shut(6)
+    pipe.heal()
+    assert pipe.open and pipe.wire == Wire(delay_ms=5, loss=0.1)
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench.load import packets
-from bench.netlab.tap import Seen, Stream, Talk, Tap
+from bench.netlab.tap import MAX_HELD, Seen, Stream, Talk, Tap
 
 HOSTS = (b"\x0a\x4d\x00\x01", b"\x0a\x4d\x00\x02")
 PORTS = (40_000, 1883)
@@ -59,6 +59,18 @@ def test_any_cut_any_order_and_repetitions(cuts: list[int], source: random.Rando
         listener.tap.packet("a", "b", segment(number, data))
     assert [(seen.kind, seen.sequence) for _, _, seen in listener.seen] == KINDS
     assert sum(seen.size for _, _, seen in listener.seen) == len(STREAM)
+
+
+def test_a_hole_in_a_large_window() -> None:
+    listener = Listener()
+    listener.open()
+    words = [packets.publish("t", numbered(1, number, 1400), 0, 4)[0] for number in range(MAX_HELD + 1)]
+    at = [1000 + number * len(words[0]) for number in range(len(words))]
+    for number, word in [*zip(at, words, strict=True)][1:]:
+        listener.tap.packet("a", "b", segment(number, word))
+    assert not listener.seen
+    listener.tap.packet("a", "b", segment(at[0], words[0]))
+    assert [seen.sequence for _, _, seen in listener.seen] == [*range(MAX_HELD + 1)] and not listener.tap.broken
 
 
 def test_the_answering_side_knows_the_version() -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_reference import Script, expected
+from trace_reference import UNSURE, Script, expected
 
 from bench.spark.render import overview
 from bench.spark.session import SparkMissingError, java, session
+from bench.trace import Writer
 
 try:
     java()
@@ -29,8 +30,6 @@ FILTERS = ["a/b", "a/c", "d.e", "a/+", "a/#", "#", "+", "+/b", "$x/#", "$share/g
 CLIENTS = ["c0", "c1", "c2"]
 SEEDS = int(os.environ.get("SEEDS", "80"))
 FIRST = int(os.environ.get("FIRST", "0"))
-KNOWN = [618225]
-"""A receiver's spell before the first publication beside one that holds for all."""
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +57,14 @@ def script(seed: int) -> Script:
     for client in CLIENTS:
         for filter in rng.sample(FILTERS, rng.randrange(4)):
             since = -5 if rng.random() < 0.5 else rng.randrange(-5, 60)
-            found.subscribers.append(("subscribed", (since, client, "b1", filter, 1)))
-            if rng.random() < 0.3:
-                found.subscribers.append(("unsubscribed", (since + rng.randrange(1, 60), client, "b1", filter)))
+            broker = rng.choice(("b1", "b1", "b0"))
+            for _ in range(rng.choice((1, 1, 2))):
+                found.subscribers.append(("subscribed", (since, client, broker, filter, 1)))
+                if rng.random() < 0.3:
+                    since += rng.randrange(1, 60)
+                    found.subscribers.append(("unsubscribed", (since, client, broker, filter)))
+                since += rng.randrange(1, 20)
+                broker = rng.choice(("b1", broker))
     known = [(event[1][1], event[1][2], event[1][5]) for event in found.publishers if event[0] == "published"]
     when = rng.randrange(10)
     for _ in range(rng.randrange(30)):
@@ -124,13 +128,66 @@ def flows(run: str) -> Script:
     return found
 
 
+def anew() -> Script:
+    """One whose b1 is killed and started anew between two samples, and has then used more than before; and a spoilt network."""
+    found = with_faults(
+        told("anew", 1, scenario="anew", summary={"network": {"tap_broken": 2, "unroutable": 0, "refused": 1}}),
+        (11 * S, "kill", "b1"), (12 * S, "restart", "b1"), agreed=(11 * S + MS,),
+    )  # fmt: skip
+    for second, used in ((6, 0.30), (10, 0.30), (14, 0.45), (18, 0.45)):
+        found.subscribers.append(("resources", (second * S, "b1", "broker", used, 1000, 3)))
+    return found
+
+
+def alone(run: str, **about: Any) -> Script:
+    """Two brokers of three that run; what is published at b0 comes to b2."""
+    found = told(run, 1, scenario=run, **about)
+    found.subscribers = [event for event in found.subscribers if event[1][1:3] not in (("start", "b1"), ("b1", "b0"))]
+    return found
+
+
+EPOCH = 1_700_000_000 * S
+
+
+def on_two_clocks(run: str, offsets: tuple[int, int], **about: Any) -> Script:
+    """Publishers and subscribers on hosts whose clocks were measured; offsets: what is to be added to their times (ns)."""
+    found = told(run, 1, scenario=run, wall_minus_monotonic_ns=EPOCH, **about)
+    found.hosts = ("h0", "h1")
+    found.publishers += [("clock", (1, host, offset, 1000)) for host, offset in zip(found.hosts, offsets, strict=True)]
+    return found
+
+
+def subscriptions_of_all_kinds() -> list[Script]:
+    """A client that goes to another broker, one with a shared subscription beside its own, members of two filters of a group."""
+    moved = told("moved", 1, scenario="moved")  # gets nothing after 12 s, where it still is
+    moved.subscribers = [each for each in moved.subscribers if each[0] != "delivered" or each[1][0] < 12 * S]
+    moved.subscribers += [("subscribed", (9 * S, "c2", "b1", "t/#", 1)), ("unsubscribed", (9 * S + MS, "c2", "b2", "t/#"))]
+    beside = told("beside", 1, scenario="beside")
+    beside.subscribers += [("subscribed", (4 * S, "c2", "b2", "$share/g/u/#", 1)), ("subscribed", (4 * S, "c3", "b2", "u/x", 1))]
+    groups = told("groups", 1, scenario="groups")
+    groups.subscribers += [("subscribed", (4 * S, client, "b2", f"$share/g/{filter}", 1))
+                           for client, filter in (("c3", "t/+"), ("c4", "t/x"))]  # fmt: skip
+    for number in range(12):
+        sent = (6 + number) * S
+        beside.publishers.append(("published", (sent, 1, number, "p1", "b0", "u/x", 1, 64)))
+        for client in ("c2", "c3"):
+            beside.subscribers.append(("delivered", (sent + 20 * MS, 1, number, client, "b2", "u/x", 1, 64)))
+            groups.subscribers.append(("delivered", (sent + 20 * MS, 0, number, f"c{int(client[1]) + 1}", "b2", "t/x", 1, 64)))
+    away = told("away", 1, scenario="away")  # for 2 s; of what was published at 10 s nothing tells whether it had to come
+    away.subscribers += [
+        ("unsubscribed", (10 * S + UNSURE, "c2", "b2", "t/#")),
+        ("subscribed", (12 * S - 1, "c2", "b2", "t/#", 1)),
+    ]
+    return [moved, beside, groups, away]
+
+
 @pytest.fixture(scope="module")
 def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
     """All runs in one folder, and their tables: Spark starts and thinks once."""
-    from bench.spark import messages, tables
+    from bench.spark import messages, subscriptions, tables
 
     folder = tmp_path_factory.mktemp("runs")
-    found = [script(seed) for seed in dict.fromkeys([*KNOWN, *range(FIRST, FIRST + SEEDS)])]
+    found = [script(seed) for seed in range(FIRST, FIRST + SEEDS)]
     repaired = with_faults(told("repaired", 1), (10 * S - MS, "kill", "b1"), agreed=(10 * S + 199 * MS,))
     twice = with_faults(
         told("twice", 2),
@@ -151,6 +208,13 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
         with_faults(told("parted", 1, scenario="parts"), (10 * S - MS, "partition", "b0|b1,b2"), agreed=(11 * S,)),
         *(told(run, 1, scenario="two", seed=seed, fingerprint=mark, parameters={"flows": {"": {"rate": rate, "qos": 1}}})
           for run, mark, rate, seed in (("slow", "f1", 10, 1001), ("slow-too", "f1", 10, 2001), ("fast", "f2", 100, 1001))),
+        anew(), alone("noted"), alone("said", on=["b0"]),
+        with_faults(
+            told("undone", 1, scenario="undone"), (10 * S - MS, "cut", "b0-b2"), (11 * S + 5 * MS, "heal", "b0-b2"),
+            agreed=(10 * S + 199 * MS,),
+        ),
+        on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"), on_two_clocks("unset", (0, EPOCH), host="h0"),
+        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}), *subscriptions_of_all_kinds(),
         told("bare", 1), told("naked", 1), told("nameless", 1, scenario="s", status=None),
     ]  # fmt: skip
     more[-1].subscribers = [event for event in more[-1].subscribers if event[0] != "agreed"]
@@ -162,10 +226,11 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
     (folder / "bare" / "run.json").unlink()
     (folder / "naked" / "run.json").write_text("{")
     chunk, messages.CHUNK = messages.CHUNK, 4  # so that publishers are cut into parts
+    unsure, subscriptions.UNSURE = subscriptions.UNSURE, UNSURE
     try:
         return folder, found, tables.compute(spark, [str(folder)])
     finally:
-        messages.CHUNK = chunk
+        messages.CHUNK, subscriptions.UNSURE = chunk, unsure
 
 
 def of(made: Any, run: str, flow: str = "") -> dict[str, Any]:
@@ -192,6 +257,28 @@ def test_a_run_with_a_fault_has_all_its_figures(made: Any) -> None:
         "broker_cpu": 0.25, "broker_rss": 1010, "jain": (12 + 11) ** 2 / (3 * (12**2 + 11**2)),
     }  # fmt: skip
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_what_the_undoing_of_a_fault_repaired_is_not_put_down_to_the_fault(made: Any) -> None:
+    row = of(made, "undone")  # its first message after the cut comes 5 ms after the link was healed
+    assert (row["repair_s"], row["repair_service_s"]) == (pytest.approx(0.2), None)
+    assert "repair_service_s: 1 of 1 faults not repaired" in row["missing"]
+
+
+def test_a_process_that_was_started_anew_counts_from_zero(made: Any) -> None:
+    row = of(made, "anew")
+    assert row["broker_cpu"] == pytest.approx((0.25 + 0) / 2)
+    assert "2 packets between brokers were of streams that could no longer be read" in row["remarks"]
+    assert "1 packets were not taken by the host" in row["remarks"]
+    assert "no host" not in row["remarks"]
+
+
+def test_brokers_that_did_not_run_have_no_share(made: Any) -> None:
+    row = of(made, "noted")
+    assert (row["brokers"], row["jain"]) == (2, pytest.approx(23**2 / (2 * (12**2 + 11**2))))
+    row = of(made, "said")
+    assert (row["brokers"], row["jain"], row["stretch"]) == (1, None, None)
+    assert "jain: one broker" in row["missing"]
 
 
 def test_what_was_not_repaired_is_in_no_mean(made: Any) -> None:
@@ -316,6 +403,19 @@ def test_what_spark_cannot_reach_is_one_line_with_its_cause(tmp_path: Path, spar
     assert "/file" in cause(error.value)
 
 
+def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(tmp_path: Path, spark: Any) -> None:
+    from bench.spark import tables
+
+    options = spark.sparkContext._jsc.hadoopConfiguration()
+    usual = options.get("fs.defaultFS")
+    options.set("fs.defaultFS", "zzz://x")
+    try:
+        tables.prepare(spark, str(tmp_path / "tables"))
+    finally:
+        options.set("fs.defaultFS", usual)
+    assert (tmp_path / "tables").is_dir()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -373,6 +473,9 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     assert {each.apart: sorted(each.runs) for each in results.cases if each.scenario == "two"} == {
         "rate=10": [(1001, 1, 0), (2001, 1, 0)], "rate=100": [(1001, 1, 0)]
     }  # fmt: skip
+    assert {"anew", "gaps", "undone"} <= {row["scenario"] for row in results.faults} & {
+        row["scenario"] for row in results.timeline
+    }
     text = page(results, "again")
     assert "<td>broker mqttree-flood, fault some, rate=100</td>" in text
     assert "b2 never came up" in text
@@ -392,9 +495,101 @@ def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: P
     bad = file.with_name("damaged-00000.parquet")
     bad.write_bytes(b"PAR1 and no more")
     said: list[str] = []
+    for host, zero in (("h1", 1000 * S), ("h2", 5 * S)):  # whose clocks are far from each other
+        with Writer(tmp_path / "far" / "trace", run="far", scenario="x", process=host, host=host) as trace:
+            trace.clock(zero, "h2", 995 * S, 1000)
+            for number in range(5):
+                if host == "h1":
+                    trace.published(zero + number * S, 0, number, "p", "b0", "t", 0, 10)
+                else:
+                    trace.delivered(zero + number * S, 0, number, "s", "b0", "t", 0, 10)
+            if host == "h1":
+                for second, used in ((1, 30.0), (3, 0.1), (4, 0.3)):
+                    trace.resources(zero + second * S, "b0", "broker", used, 1000, 1)
+                trace.fault(zero + 2 * S, "restart", "b0")
     assert live.watch(spark, str(tmp_path), 1, once=True, show=said.append) == 0
     (line,) = [line.split() for line in said if line.startswith("repaired")]
-    assert line[5:8] == ["10", "10", "100%"]
+    assert (line[5:8], line[10]) == (["10", "10", "100%"], "0.25")
+    (line,) = [line.split() for line in said if line.startswith("far")]
+    assert (line[2:8], line[10]) == (["1.25", "0", "1.25", "-", "-", "-"], "0.2")
     assert f"{bad} is damaged and left out" in said
     with pytest.raises(ValueError, match="not a folder"):
         live.watch(spark, str(made[0] / "missing"), 1)
+
+
+def test_the_measured_time_is_on_the_scale_of_measured_clocks(made: Any) -> None:
+    row = of(made, "measured")
+    assert (row["published"], row["delivered"], row["lost"]) == (12, 11, 1)
+    assert row["delay_mean_ms"] == pytest.approx(10)
+
+
+def test_a_clock_that_was_not_set_harms_no_other_run(made: Any) -> None:
+    row = of(made, "unset")
+    assert (row["published"], row["delivered"], row["delay_mean_ms"], row["delay_p99_ms"]) == (12, 11, 0, 0)
+    assert "11 deliveries more than a day after their publication (clocks), taken as 0 ms" in row["remarks"]
+
+
+def test_a_trace_with_a_part_of_the_messages_stands_for_all(made: Any) -> None:
+    row = of(made, "sampled")
+    assert (row["published"], row["accepted"], row["expected"], row["delivered"], row["lost"]) == (120, 120, 120, 110, 10)
+    assert (row["published_per_s"], row["delivered_per_s"]) == (pytest.approx(120 / 15), pytest.approx(110 / 15))
+    assert (row["delay_mean_ms"], row["accept_mean_ms"]) == (pytest.approx(10), pytest.approx(2))
+    assert "1 of 10 messages is in the trace: counts are 10 times what it has" in row["remarks"]
+
+
+def test_a_client_that_another_broker_took_over_still_has_to_get_messages(made: Any) -> None:
+    row = of(made, "moved")
+    assert (row["expected"], row["lost"]) == (12, 7)
+
+
+def test_shared_subscriptions_are_told_apart_by_filter_and_from_a_clients_own(made: Any) -> None:
+    row = of(made, "beside")
+    assert (row["expected"], row["lost"], row["unknown"], row["duplicates"], row["unexpected"]) == (36, 1, 0, 0, 0)
+    row = of(made, "groups")
+    assert (row["expected"], row["lost"], row["duplicates"]) == (36, 1, 0)
+
+
+def test_what_was_published_beside_an_interruption_is_not_lost(made: Any) -> None:
+    from bench.book import UNSURE_NS
+    from bench.spark import subscriptions
+
+    row = of(made, "away")  # the messages of 11 s and 12 s came nevertheless, that of 10 s did not
+    assert (row["expected"], row["lost"], row["unknown"], row["unexpected"]) == (10, 0, 0, 1)
+    assert subscriptions.UNSURE == UNSURE_NS
+
+
+def test_messages_of_a_wide_fanout_are_spread() -> None:
+    from bench.spark import messages
+
+    about = {"highest": 250_000, "published": 250_000}
+    found = messages.sizes(
+        {0: about | {"delivered": 50_000_000}, 1: about | {"delivered": 250_000}, 2: {"highest": 9, "delivered": 9}}
+    )
+    assert list(found) == [0]
+    assert 1 << found[0].bit_length() - 1 == found[0]
+    assert messages.CHUNK // 2 * messages.FANOUT < found[0] * 200 <= messages.CHUNK * messages.FANOUT
+
+
+def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(tmp_path: Path, spark: Any) -> None:
+    from bench.spark import events, source
+
+    for name, count in (("one", 3), ("two", 12)):
+        each = told("same", 1, scenario=name)
+        each.publishers = each.publishers[: 2 * count]
+        each.write(tmp_path / name)
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    before = conf.get("fs.defaultFS")
+    conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")  # as on a cluster
+    try:
+        runs = source.read([str(tmp_path)], spark)
+        found = events.load(spark, runs)
+        counts = {row["no"]: row["count"] for row in found.of("published").groupBy("no").count().collect()}
+    finally:
+        conf.set("fs.defaultFS", before)
+    assert [(run.scenario, run.run, len(run.files), run.remarks) for run in runs] == [
+        ("one", "same", 2, []),
+        ("two", "same", 2, []),
+    ]
+    assert counts == {0: 3, 1: 12}
+    assert source.url("hdfs:///a") == "hdfs:///a"
+    assert source.url("a b") == f"file://{Path.cwd()}/a b"
