@@ -363,7 +363,6 @@ class Handshake:
         node.client_came(client, now)
         if node.durability is not None:
             node.durability.came(session, present=present)
-            client.hailed = conn.gate
         if present:
             session.redeliver()
 

@@ -30,7 +30,7 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
         """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription ($SYS topics: at 0)."""
         if qos is None:
             qos = 0 if topic.startswith("$") else 2
-        self.node.now = self.driver.time()
+        self.node.now, self.node.current = self.driver.time(), None  # nobody waits for it
         self.node.publish_internal(topic, bytes(data), qos, False)
         self.driver.wake()
 
@@ -49,7 +49,7 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
             return
         node = self.node
         sender = node.sessions.get(source_session.client_id) if source_session is not None else None
-        node.now = self.driver.time()
+        node.now, node.current = self.driver.time(), None
         message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
         node.federation.retention.written(message)
         if node.federated:
@@ -68,6 +68,7 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
         if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
             return REFUSED
         qos = min(qos, self.node.config.max_qos)
+        self.node.current = None
         self.node.fanout.subscribe(Subscription(own, topic_filter, qos), group, inner)
         return qos
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.journal import encode_seen
-from broker.origin import encode_vector
+from broker.origin import encode_vector, split_key
 from broker.session import RELEASED
 from broker.sessionstate import offered
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
 """of one step, about a ms of work; a session is never cut, but its messages are said before it."""
+
+PASSED = 8
+"""entries of the log that are passed over at the cost of one that is said."""
 
 PACE = 1024 * 1024
 """bytes of others for each step: however much they write, it comes to an end."""
@@ -65,16 +68,17 @@ class Checkpoint:
                 journal.whole(session)
                 yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
         digests = node.retained.digests
-        for part in range(256):
-            for leaf in digests.leaves(bytes((part,))):
-                marks = digests.marks(leaf)
-                for mark in marks:
-                    journal.said(mark)
-                if marks:
-                    yield len(marks)
+        for leaf in digests.present():
+            marks = digests.marks(leaf)
+            for mark in marks:
+                journal.said(mark)
+            yield 1 + len(marks)
         relay = node.relay
         seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
         journal.record(encode_seen(encode_vector(seen | journal.since())))
-        for entry in relay.log.of(node.config.id):
-            journal.record(journal.encoded(entry))
-            yield 1
+        for number, entry in enumerate(relay.log.all()):
+            if entry.qos and split_key(entry.key)[0] == node.config.id:
+                journal.record(journal.encoded(entry))
+                yield 1
+            elif not number % PASSED:  # the others say their own
+                yield 1

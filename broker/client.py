@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 PINGRESP = b"\xd0\x00"
+CONNACK = b"\x20"
 
 
 class Client:
@@ -77,7 +78,7 @@ class Client:
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
-        self.hailed = 0  # the frame of the journal that CONNACK waits for
+        self.hailed = 0  # the frame of the journal that CONNACK waits for (see `Durability.hold`)
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self.aliases: dict[int, bytes] = {}
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)
@@ -285,10 +286,11 @@ class Client:
         self.conn.send(data)
 
     def _pong(self) -> None:
-        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right."""
+        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right, but not of CONNACK."""
         conn = self.conn
         journal = self.node.durability
-        greeted = journal is not None and self.hailed <= journal.safe
+        first = conn.outbox[0][:1] if conn.outbox else b""
+        greeted = journal is not None and self.hailed <= journal.safe and first != CONNACK
         if conn.gate and greeted and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets):
             self.node.counters.answers_single += 1
             conn.traffic.sent += len(PINGRESP)

@@ -26,9 +26,11 @@ class HybridClock:
         self._offset = wall - now
         self.last = 0  # the latest time that was given out or heard of
 
-    def set_wall(self, wall: float, now: float) -> None:
-        """Take the time of day anew (s since the epoch)."""
+    def set_wall(self, wall: float, now: float) -> int:
+        """Take the time of day anew (s since the epoch); returns by how much it is another one (ms)."""
+        before = self.physical(now)
         self._offset = wall - now
+        return self.physical(now) - before
 
     def physical(self, now: float) -> int:
         """Return the time of day in ms since the epoch."""

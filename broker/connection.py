@@ -243,7 +243,7 @@ class Connection:
             outbox.clear()
             self.traffic.sent += len(data)
             self.transport.write(data)
-            if self.closing and not (self.gate and self.node.withholds(self)):
+            if self.closing and self._said_all():
                 self.transport.close()
 
     def _to_backlog(self, outbox: list[bytes]) -> None:
@@ -314,7 +314,7 @@ class Connection:
         if not backlog:
             self.backlog_bytes = 0
             if self.closing:
-                if not (self.gate and self.node.withholds(self)):
+                if self._said_all():
                     self.transport.close()
             elif not self.paused:
                 self.stalled = False
@@ -331,10 +331,14 @@ class Connection:
         self.closing = True
         if last:
             self.send(last)
-        if not self.outbox and not self.backlog and not (self.gate and self.node.withholds(self)):
+        if not self.backlog and self._said_all():
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
         self.node.schedule(self.node.now + limits.CLOSE_TIME, lambda now: self.abort("did not take what was sent before closing"))
+
+    def _said_all(self) -> bool:
+        """Whether nothing is to be handed over any more: last words may still be in the outbox when what was held goes out."""
+        return not self.outbox and not (self.gate and self.node.withholds(self))
 
     def abort(self, reason: str) -> None:
         """Close at once; `lost` follows with `reason`."""

@@ -126,6 +126,10 @@ class Digests:
         """Return the prefixes of the leaves of a part, or of a leaf itself; there may be nothing in them."""
         return (bytes((prefix[0], index)) for index in range(256)) if len(prefix) == 1 else (prefix,)
 
+    def present(self) -> list[bytes]:
+        """Return the prefixes of all leaves in which something is."""
+        return list(self._leaves)
+
     def marks(self, prefix: bytes) -> list[Mark]:
         """Return what is in a part or leaf."""
         found: list[Mark] = []

@@ -5,7 +5,8 @@
 
 Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes that in one piece, with `sync`
 waits until it is on the disk, and says so. Without `sync` it says so when the kernel has it, which outlives the process, and has
-it put on the disk once a second, by another thread.
+it put on the disk once a second, by another thread. Only the begin of a generation waits for the disk in both: were it there
+after a power cut, and not the end of the one before it, what is read would have a gap.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from broker.journal import (
     HEADER_SIZE,
     Cut,
     JournalError,
+    began_anew,
     decode_header,
     encode_frame,
     encode_header,
@@ -91,6 +93,7 @@ class Disk:
         self._tell: Told = lambda effect, error: None
         self._last: Append | Begin | None = None  # of what was written
         self._lost: tuple[Path, str] | None = None  # a file that the flusher could not put on the disk, and why
+        self._spent = 0  # generations before this one go with the next flush
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             _sync_folder(folder)  # a journal that has no name on the disk is lost with all that was promised
@@ -149,12 +152,14 @@ class Disk:
         return sorted((int(path.name), path) for path in names)
 
     def _load(self, path: Path, generation: int, loaded: Loaded) -> None:
-        loaded.image.begin()
         with path.open("r+b", buffering=1024 * 1024) as stream:
             size = path.stat().st_size
             loaded.size += size
             at = HEADER_SIZE
-            if not decode_header(stream.read(HEADER_SIZE), self._id, generation):
+            head = stream.read(HEADER_SIZE)
+            sound = decode_header(head, self._id, generation)
+            loaded.image.begin(anew=sound and began_anew(head))
+            if not sound:
                 if size:
                     what = f"{path}: its beginning is cut off or damaged; nothing in it counts ({size} bytes)"
                     loaded.cuts.append(what + self._cut(stream, path, 0))
@@ -215,17 +220,17 @@ class Disk:
         while True:
             with self._wake:
                 while not (self._work or self._closing or self._lost):
-                    if not self._wake.wait(FLUSH if self._dirty else None):
+                    if not self._wake.wait(FLUSH if self._dirty or self._spent else None):
                         break
                 work, self._work = self._work, []
                 closing = self._closing
             try:
                 self._carry_out(work)
-                if closing and (self._dirty or self._flusher is not None):
+                self._take_lost(tell=True)  # the next flush would not hear of it
+                if closing and (self._dirty or self._flusher is not None or self._spent):
                     self._put_on_disk(None)
-                elif self._dirty and time.monotonic() >= self._flushed + FLUSH:
+                elif (self._dirty or self._spent) and time.monotonic() >= self._flushed + FLUSH:
                     self._flush_beside()
-                self._take_lost(tell=True)
             except Exception as error:  # whatever it is: a thread that ends takes every acknowledgement with it
                 self._failed(error)
                 told = [effect for effect in work if not isinstance(effect, Discard)]
@@ -280,7 +285,7 @@ class Disk:
         number = -1
         try:
             number = os.dup(self._file)
-            flusher = threading.Thread(target=self._flush, args=(number, self._path), name="flush", daemon=True)
+            flusher = threading.Thread(target=self._flush, args=(number, self._path, self._spent), name="flush", daemon=True)
             flusher.start()
         except (OSError, RuntimeError):
             if number >= 0:
@@ -289,11 +294,14 @@ class Disk:
         else:
             self._flusher = flusher
             self._dirty = False
+            self._spent = 0
             self._flushed = time.monotonic()
 
-    def _flush(self, number: int, path: Path) -> None:
+    def _flush(self, number: int, path: Path, spent: int) -> None:
         try:
             os.fdatasync(number)
+            if spent:
+                self._delete(lambda generation: generation < spent)
         except OSError as error:
             with self._wake:
                 self._lost = (path, error.strerror or str(error))
@@ -307,7 +315,7 @@ class Disk:
             lost, self._lost = self._lost, None
         if lost is None or lost[0] != self._path or self._error:
             return  # what is in an older file is being said again
-        self._error = lost[1]
+        self._error, self._spent = lost[1], 0
         if tell and self._last is not None:
             self._tell(self._last, self._error)
 
@@ -317,10 +325,10 @@ class Disk:
             self._flusher.join()
             self._flusher = None
             self._take_lost(tell=last is None)  # its error is not told again to us
-        self._dirty = False
+        dirty, self._dirty = self._dirty, False
         self._flushed = time.monotonic()
         try:
-            if self._file >= 0:
+            if dirty:
                 os.fdatasync(self._file)
         except OSError as error:
             self._failed(error)
@@ -328,43 +336,59 @@ class Disk:
                 self._tell(self._last, self._error)
         if last is not None:
             self._tell(last, self._error or None)
+        if self._spent and not self._error:
+            spent, self._spent = self._spent, 0
+            self._delete(lambda generation: generation < spent)
 
     def _failed(self, error: Exception) -> None:
+        self._spent = 0
         self._error = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         with contextlib.suppress(OSError):  # half a frame would be cut off at the next start, with a line about it
             os.ftruncate(self._file, self._at)
 
     def _begin(self, effect: Begin) -> None:
-        path = self.folder / f"{effect.generation:08d}"
-        self._close_file()
-        head = encode_header(self._id, effect.generation)
+        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on that does not begin anew: what
+        was lost would be missing between the files."""
+        if self._dirty or self._flusher is not None:
+            self._put_on_disk(None)
+        error = "" if effect.anew else self._error
+        if not error:
+            error = self._open(effect)
+        self._tell(effect, error or None)
+
+    def _open(self, effect: Begin) -> str:
+        """Begin a file; returns why it could not be. The old one is closed only then: it may well be all right."""
+        path, number = self.folder / f"{effect.generation:08d}", -1
+        head = encode_header(self._id, effect.generation, anew=effect.anew)
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if os.pwrite(self._file, head, 0) != len(head):
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if os.pwrite(number, head, 0) != len(head):
                 raise OSError(28, "No space left on device")
-            os.fsync(self._file)
+            os.fsync(number)
             _sync_folder(self.folder)
         except OSError as error:
-            self._error = error.strerror or str(error)
-            self._close_file()
-            with contextlib.suppress(OSError):
-                path.unlink()
-        else:
-            self._path, self._at, self._error, self._last = path, len(head), "", effect
-        self._tell(effect, self._error or None)
+            why = error.strerror or str(error)
+            if self._file < 0:
+                self._error = why
+            if number >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            return why
+        self._close_file()
+        self._file, self._path, self._at, self._error, self._last = number, path, len(head), "", effect
+        return ""
 
     def _discard(self, effect: Discard) -> None:
         """Delete old generations, once what replaces them is on the disk; one that failed at once. One that cannot be deleted is
         read at the next start, and changes nothing."""
-        if not effect.failed:
-            if self._dirty or self._flusher is not None:
-                self._put_on_disk(None)
-            if self._error:
-                return
         if effect.failed:
             self._delete(lambda number: number == effect.generation)
-        else:
-            self._delete(lambda number: number < effect.generation)
+        elif not self._error:
+            self._spent = effect.generation  # with the next flush, as nobody is to wait for it
+            if self.sync:
+                self._put_on_disk(None)
 
     def _delete(self, those: Callable[[int], bool]) -> None:
         with contextlib.suppress(OSError, ConfigError):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.checkpoint import Checkpoint
-from broker.client import Client
+from broker.client import CONNACK, Client
 from broker.connection import Connection
 from broker.digests import Mark
 from broker.effects import Append, Begin, Discard
@@ -76,6 +76,10 @@ AHEAD = 8 * 1024 * 1024
 """bytes on their way to the disk with which a checkpoint waits; so publishers are held earlier while there is one."""
 RETRY = 1.0
 """s until a new generation is tried after a failure."""
+CLOCK_STEP = 5.0
+"""s by which the time of day is set before the journal is written anew; sessions may live so much longer or shorter."""
+ALL = 1 << 62
+"""bytes; more than any journal has: a checkpoint is due."""
 FILES = 8
 """generations (starts of the broker) after which a checkpoint puts everything into one."""
 
@@ -104,6 +108,7 @@ class Durability:
         self._met = False  # and one that is new
         self._marks: dict[bytes, Mark] = {}  # of retained topics that were written since
         self._generation = 0
+        self._file = 0  # the one that is written; 0: none
         self._written = 0  # bytes since the last checkpoint began
         self._whole = 0  # bytes of the last one
         self._first = 1  # number of the first message that is in this generation
@@ -111,6 +116,8 @@ class Durability:
         self._checkpoint: Checkpoint | None = None  # that is under way
         self._until = 0  # mark of its end; 0: not yet
         self._retrying = False  # a new generation is going to be tried
+        self._anew = 0  # that was tried last; a checkpoint's cannot end a failure: what was lost is missing before it
+        self._set = 0  # ms; by how much the time of day was set since the start: `left` of sessions does not know of that
 
     # ---------------------------------------------------------------- start
 
@@ -175,9 +182,13 @@ class Durability:
             conn.flush(outbox)
             return
         mark = conn.gate = self.mark + 1 if self._records or self._marks else max(self.mark, conn.gate)
+        if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
+            conn.owner.hailed = mark
         if not self._withheld.put(mark, conn, outbox):
             self.node.counters.slow_consumer_closed += 1
-            conn.abort("its acknowledgements wait for the disk, and so does too much behind them")
+            why = "its acknowledgements wait for the disk, and so does too much behind them"
+            self.node.log("warning", f"{conn.peer}: {why}; closed")
+            conn.abort(why)
         outbox.clear()
 
     def holds(self, conn: Connection) -> bool:
@@ -250,6 +261,14 @@ class Durability:
     def _wall(self) -> int:
         return self.node.federation.retention.clock.physical(self.node.now)
 
+    def clock_set(self, step: int) -> None:
+        """Take note that the time of day is another one by `step` ms, which have not passed: what was written with the earlier
+        one would end too soon, or too late. So all of it is written again."""
+        self._set += step
+        if abs(step) > CLOCK_STEP * 1000:
+            self._written = ALL
+            self.record(encode_seen(b""))
+
     def written(self, mark: int, error: str | None) -> None:
         """Take the driver's word that all frames up to `mark` are safe, or that they cannot be written."""
         under_way = self._under_way
@@ -274,12 +293,18 @@ class Durability:
         """Take the driver's word that a generation has begun, or that it could not."""
         if generation != self._generation:
             return
-        if error is not None:
+        if error is None:
+            self._file = generation
+            if self.state == BROKEN and generation == self._anew:
+                self.state = RECOVERING
+                self.node.log("info", f"the journal is written again, in generation {generation}")
+                self._begin_checkpoint(begun=True)
+        elif self.state == OK and self._file:  # which is all right: a checkpoint is tried again when it has grown
+            self._end_checkpoint(0)
+            self._written = int(max(SMALLEST, FACTOR * self._whole)) - SMALLEST
+            self.node.log("warning", f"the journal goes on in generation {self._file}: no other one can be begun ({error})")
+        else:
             self._broke(error)
-        elif self.state == BROKEN:
-            self.state = RECOVERING
-            self.node.log("info", f"the journal is written again, in generation {generation}")
-            self._begin_checkpoint(begun=True)
 
     def _broke(self, error: str) -> None:
         self.node.counters.journal_errors += 1
@@ -303,8 +328,8 @@ class Durability:
     def _retry(self, now: float) -> None:
         self._retrying = False
         if self.state == BROKEN:
-            self._generation += 1
-            self.node.effects.append(Begin(self._generation))
+            self._anew = self._generation = self._generation + 1
+            self.node.effects.append(Begin(self._generation, anew=True))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -352,7 +377,7 @@ class Durability:
 
     def keep(self, session: Session) -> None:
         """Keep a session from now on, or note that its connection is gone."""
-        session.left = 0 if session.conn is not None else self._wall()
+        session.left = 0 if session.conn is not None else self._wall() - self._set
         if isinstance(session, KeptSession):
             self.meta(session)
         else:
@@ -382,7 +407,8 @@ class Durability:
         client_id, username = session.client_id.encode(), (name or "").encode()
         listener = session.listener if session.conn is None else session.conn.listener
         where = None if listener is None else listener.encode()
-        head = session.number, flags, session.version, session.expiry, session.stamp, session.left
+        left = max(1, session.left + self._set) if session.left else 0
+        head = session.number, flags, session.version, session.expiry, session.stamp, left
         self.record(SessionRecord(*head, client_id, username, will, where).encode())
 
     def whole(self, session: KeptSession) -> None:

@@ -91,12 +91,14 @@ class Append:
 
 @dataclass(slots=True, eq=False)
 class Begin:
-    """Begin a new generation of the journal; frames after it go there. After an error the only thing that can follow.
+    """Begin a new generation of the journal; frames after it go there, or where they went, if it cannot begin. `anew`: something
+    could not be written, and this one says everything again; until it has, it does not count. Nothing else can follow an error.
 
     Answer: nothing when it has begun, else the error's text.
     """
 
     generation: int
+    anew: bool = False
 
 
 @dataclass(slots=True, eq=False)

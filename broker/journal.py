@@ -20,6 +20,9 @@ from zlib import crc32
 
 VERSION = 2
 """1: sessions without their listeners."""
+ANEW = 0x8000
+"""Added to the version of a generation that began after something could not be written: what it says does not go on where the one
+before it ends, so it counts from its WHOLE on, and without that not at all, unless it is the first that is there."""
 MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
@@ -77,9 +80,9 @@ BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
 # ---------------------------------------------------------------- files and frames
 
 
-def encode_header(broker_id: bytes, generation: int) -> bytes:
+def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> bytes:
     """Return the beginning of a file."""
-    head = _HEADER.pack(MAGIC, VERSION, broker_id, generation)
+    head = _HEADER.pack(MAGIC, VERSION | ANEW if anew else VERSION, broker_id, generation)
     return head + crc32(head).to_bytes(4, "big")
 
 
@@ -96,6 +99,7 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
     if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_SIZE], "big"):
         return False
     _, version, whose, number = _HEADER.unpack_from(data)
+    version &= ~ANEW
     if version > VERSION:
         raise JournalError(f"has version {version}, and this release reads up to {VERSION}: it was written by a newer one")
     if whose != broker_id:
@@ -103,6 +107,11 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
     if number != generation:
         raise JournalError(f"is generation {number}: it was renamed")
     return True
+
+
+def began_anew(header: bytes) -> bool:
+    """Whether a file, whose beginning is sound, began after something could not be written."""
+    return header[len(MAGIC)] & ANEW >> 8 != 0
 
 
 def encode_frame(records: list[bytes], wall: int) -> bytes:

@@ -21,7 +21,8 @@ CLOSE_TIME = 5.0
 
 CLIENT_BACKLOG_BYTES = 64 * 1024 * 1024
 """bytes; waiting for a client that reads too slowly, beyond what the transport holds. QoS 0 beyond it is dropped
-[dropped_slow_consumer]; a client whose acknowledgements alone exceed twice this is closed [slow_consumer_closed]."""
+[dropped_slow_consumer]; a client whose acknowledgements alone exceed twice this is closed [slow_consumer_closed], and so is one
+for which more than this waits for the journal, the largest piece aside."""
 
 HOLD_BACKLOG_BYTES = 1024 * 1024
 """bytes; once a subscriber is behind by this, its publishers are not read for HOLD_TIME, so that a fast publisher is slowed down

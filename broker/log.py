@@ -24,7 +24,6 @@ from broker.origin import (
     encode_for_links,
     explicit,
     intersect,
-    split_key,
 )
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -148,9 +147,9 @@ class MessageLog:
             self._bytes -= self._entries.popleft().size
             self._counters.log_trimmed += 1
 
-    def of(self, broker_id: bytes) -> list[Entry]:
-        """Return what was published at a broker, at QoS 1 or 2."""
-        return [entry for entry in self._entries if entry.qos and split_key(entry.key)[0] == broker_id]
+    def all(self) -> list[Entry]:
+        """Return each entry, the oldest first."""
+        return list(self._entries)
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE."""

@@ -203,9 +203,7 @@ class Moving:
         found = [
             (int.from_bytes(value[1:9], "big"), listing.id, value[0])
             for listing in self._directory.listings.values()
-            if (value := listing.entries.get(key)) is not None
-            and self._lives(listing.id)
-            and len(value) >= 9
+            if (value := listing.entries.get(key)) is not None and self._lives(listing.id) and len(value) >= 9
         ]
         if (given := self._giving.given(client_id)) is not None:
             found.append((given[1], given[0], KEPT))  # its new holder has not told of it yet
@@ -481,13 +479,13 @@ class Moving:
                 end_quietly(self._node, session, len(session.queue))
             self._hang_up(pull)  # it is connected elsewhere by now
             return
-        if session is not None:
-            node.counters.sessions_moved += 1
-            if pull.handshake.conn.closed or pull.handshake.conn.closing:
-                self._post(session, True)
-                node.expire_later(session)
-                return
+        node.counters.sessions_moved += session is not None
         pull.handshake.moved(pull.stamp, now)
+        if session is None or node.sessions.get(pull.client_id) is not session:
+            return
+        if session.conn is None and session.expiry_timer is None:  # its client is gone, or was turned away at the last moment
+            self._post(session, True)
+            node.expire_later(session)
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
         """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""

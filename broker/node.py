@@ -193,8 +193,10 @@ class Node:
         self.release_publishers(conn)
         for publishers in self._holding.values():
             publishers.discard(conn)
+        current, self.current = self.current, None  # what its end brings about holds nobody who was read before
         if conn.owner is not None:
             conn.owner.lost(reason, now)
+        self.current = current
         self.links_by_connection.pop(conn, None)
         if self.durability is not None:
             self.durability.gone(conn)
@@ -215,7 +217,9 @@ class Node:
         """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
         self.now = now
         self.federation.membership.set_wall(wall, now)
-        self.federation.retention.clock.set_wall(wall, now)
+        step = self.federation.retention.clock.set_wall(wall, now)
+        if self.durability is not None:
+            self.durability.clock_set(step)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `broker.effects` for what each expects)."""
@@ -360,7 +364,7 @@ class Node:
 
     def set_access(self, access: Access | None, now: float) -> None:
         """Put users and rules in force, for all from their next packet on. Nobody is disconnected."""
-        self.now = now
+        self.now, self.current = now, None
         self.access = access
         self.fanout.forget_routes()
         for session in self.sessions.values():
@@ -487,9 +491,7 @@ class Node:
         encoded = encode_properties(properties)
         encoded = encoded[read_length(encoded, 0)[1] :]
         expires_at = None if expiry is None else self.now + expiry
-        self.publish(
-            Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session)
-        )
+        self.publish(Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session))
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
         """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port", several with spaces between);
@@ -585,7 +587,7 @@ class Node:
 
     def stop(self, now: float) -> None:
         """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close."""
-        self.now = now
+        self.now, self.current = now, None
         for session in list(self.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)

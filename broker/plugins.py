@@ -318,6 +318,7 @@ class Handler:
         """Disconnect the client."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None and session.conn is not None and isinstance(session.conn.owner, Client):
+            self._broker.node.current = None  # its will holds nobody who was read before
             session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
             self._broker.driver.wake()
 
@@ -331,6 +332,7 @@ class Handler:
         """Send a message to this client alone, at `qos`."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None:
+            self._broker.node.current = None
             session.deliver(Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b"")
             self._broker.driver.wake()
 

@@ -73,7 +73,7 @@ class Image:
     """All that a journal says."""
 
     __slots__ = (
-        "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size", "skipped",
+        "_late", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size", "skipped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -88,6 +88,7 @@ class Image:
         self.skipped = 0  # records that cannot be read
         self.older = 0  # of `logged`, what is in older generations than the present one
         self._said: dict[int, set[Any]] = {}  # sessions, topics and origins of which it says everything; empty in the first one
+        self._late: list[bytes] | None = None  # frames of a generation that may not count
         self._take: dict[int, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
             Kind.RUN: self._run,
@@ -107,17 +108,30 @@ class Image:
             Kind.WHOLE: self._whole,
         }
 
-    def begin(self) -> None:
-        """A generation begins; the frames that follow are its own."""
+    def begin(self, *, anew: bool = False) -> None:
+        """A generation begins; the frames that follow are its own. `anew`: something before it could not be written, so they do
+        not count before all is said again: what they change is not what is there."""
         self.older = len(self.logged)
         there = self.sessions or self.retained or self.seen
         self._said = {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
+        self._late = [] if anew and (there or self.logged) else None
 
     def take(self, wall: int, frame: bytes) -> None:
         """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
-        take = self._take
         self.alive = wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
-        for kind, body in read_records(frame):
+        records = read_records(frame)
+        if self._late is not None:
+            if all(kind != Kind.WHOLE for kind, _ in records):
+                self._late.append(frame)
+                return
+            late, self._late = self._late, None
+            for before in late:
+                self._handle(read_records(before))
+        self._handle(records)
+
+    def _handle(self, records: list[tuple[int, bytes]]) -> None:
+        take = self._take
+        for kind, body in records:
             handler = take.get(kind)
             if handler is None:
                 raise JournalError(f"holds a record of the kind {kind}, which this release does not know")

@@ -156,7 +156,7 @@ class Session:
         self.expiry_timer: Timer | None = None
         self.keeper: Durability | None = None  # of a `KeptSession`, and
         self.number = 0  # what it is called in the journal
-        self.left = 0  # when its connection ended (ms since the epoch), 0 while it has one
+        self.left = 0  # when its connection ended (ms, see `Durability.clock_set`), 0 while it has one
         self.pumping = False
 
     def expire_after(self, interval: int) -> None:
@@ -367,9 +367,7 @@ class Session:
         conn = self.conn
         if conn is None:
             self.put_by(outgoing, tell=True)
-        elif self._append(outgoing) and (
-            len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES
-        ):
+        elif self._append(outgoing) and (len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES):
             self.node.hold_publishers(conn)
 
     def pump(self) -> None:

@@ -15,11 +15,12 @@ from broker.connection import Connection
 class Withheld:
     """The bytes that wait, of all connections."""
 
-    __slots__ = ("_bytes", "_dead", "_held", "_size")
+    __slots__ = ("_bytes", "_dead", "_held", "_largest", "_size")
 
     def __init__(self) -> None:
         self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
-        self._bytes: dict[Connection, int] = {}  # that wait for each
+        self._bytes: dict[Connection, int] = {}  # that wait for each,
+        self._largest: dict[Connection, int] = {}  # and those of its largest piece
         self._size = 0  # bytes in all,
         self._dead = 0  # and those of them whose connection is gone
 
@@ -30,12 +31,16 @@ class Withheld:
         return len(self._held)
 
     def put(self, mark: int, conn: Connection, outbox: list[bytes]) -> bool:
-        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one connection."""
+        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one connection. The largest
+        piece does not count: a session that goes on, or a new subscription, gets in one turn all that there is for it, and a
+        client for which that is too much would be closed each time it comes."""
         size = sum(map(len, outbox))
         whole = self._bytes.get(conn, 0) + size
-        if whole > limits.CLIENT_BACKLOG_BYTES:
+        largest = max(self._largest.get(conn, 0), size)
+        if whole - largest > limits.CLIENT_BACKLOG_BYTES:
             return False
         self._bytes[conn] = whole
+        self._largest[conn] = largest
         self._size += size
         self._held.append((mark, conn, outbox.copy()))
         return True
@@ -53,7 +58,7 @@ class Withheld:
             if waits > size:
                 self._bytes[conn] = waits - size
             else:
-                del self._bytes[conn]
+                del self._bytes[conn], self._largest[conn]
             if at >= conn.gate:
                 conn.gate = 0
             conn.flush(chunks)
@@ -67,6 +72,7 @@ class Withheld:
                 conn.gate = 0
                 self._size -= sum(map(len, entry[2]))
                 self._bytes.pop(conn, None)
+                self._largest.pop(conn, None)
                 conn.flush(entry[2])
             else:
                 self._held.append(entry)
@@ -75,6 +81,7 @@ class Withheld:
         """Forget what waits for a connection that is closed: on a disk that is full nothing else would, and clients try again
         and again. It is looked for when it is half of everything, so that many who go cost no more than each a few."""
         self._dead += self._bytes.pop(conn, 0)
+        self._largest.pop(conn, None)
         if 2 * self._dead > self._size:
             self._held = deque(entry for entry in self._held if entry[1] in self._bytes)
             self._size -= self._dead

@@ -9,7 +9,7 @@ from typing import Any
 from broker.config import NodeConfig
 from broker.durability import Durability
 from broker.effects import Append, Begin, Discard
-from broker.journal import HEADER_SIZE, Cut, decode_header, encode_header, read_frames
+from broker.journal import HEADER_SIZE, Cut, began_anew, decode_header, encode_header, read_frames
 from broker.message import Message
 from broker.node import Node
 from broker.recovery import Image
@@ -20,12 +20,13 @@ ID = b"brokerid"
 
 
 class Files:
-    """The disk. `lazy`: says nothing until `tell`; `broken`: writes nothing."""
+    """The disk. `lazy`: says nothing until `tell`; `broken`: writes nothing; `crowded`: begins nothing."""
 
     def __init__(self) -> None:
         self.generations: dict[int, bytearray] = {}
         self.lazy = False
         self.broken = ""
+        self.crowded = ""
         self.failed = ""
         self.untold: list[tuple[Append | Begin, str | None]] = []
 
@@ -37,10 +38,13 @@ class Files:
                 del self.generations[generation]
             return
         if isinstance(effect, Begin):
-            self.failed = self.broken
-            if not self.failed:
+            error = self.broken or self.crowded or ("" if effect.anew else self.failed)
+            if not error:
                 assert effect.generation not in self.generations
-                self.generations[effect.generation] = bytearray(encode_header(ID, effect.generation))
+                self.generations[effect.generation] = bytearray(encode_header(ID, effect.generation, anew=effect.anew))
+                self.failed = ""
+            self.untold.append((effect, error or None))
+            return
         else:
             self.failed = self.failed or self.broken
             if not self.failed:
@@ -51,9 +55,11 @@ class Files:
         """What is there; of the last file `cut` bytes."""
         image = Image()
         for generation, data in sorted(self.generations.items()):
-            image.begin()
             stream = io.BytesIO(data[:cut] if generation == max(self.generations) else data)
-            if decode_header(stream.read(HEADER_SIZE), ID, generation):
+            head = stream.read(HEADER_SIZE)
+            sound = decode_header(head, ID, generation)
+            image.begin(anew=sound and began_anew(head))
+            if sound:
                 for frame in read_frames(stream, HEADER_SIZE):
                     if not isinstance(frame, Cut):
                         image.take(*frame)

@@ -14,7 +14,7 @@ from broker import disk
 from broker.configfile import ConfigError
 from broker.disk import Disk
 from broker.effects import Append, Begin, Discard
-from broker.journal import SessionRecord, encode_frame, encode_header
+from broker.journal import SessionRecord, encode_frame, encode_header, encode_whole
 
 ID = b"brokerid"
 PATIENCE = 30.0
@@ -92,14 +92,18 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
         patch.setattr(os, what, full)
         assert writer.do(Append(frame(2), 2)) == "No space left on device"
         if what == "pwrite":
-            assert writer.do(Begin(2)) == "No space left on device"
+            assert writer.do(Begin(2, anew=True)) == "No space left on device"
             assert not (tmp_path / "journal" / "00000002").exists()
     assert writer.do(Append(frame(3), 3)) == "No space left on device"
-    assert writer.do(Begin(3)) is None
-    assert writer.do(Append(frame(4), 4)) is None
-    writer.disk.close()
+    assert writer.do(Begin(3)) == "No space left on device"  # a checkpoint that did not know of it yet
+    assert writer.do(Append(frame(4), 4)) == "No space left on device"
+    assert writer.do(Begin(4, anew=True)) is None
+    assert writer.do(Append(frame(5), 5)) is None
     found = set(Disk(tmp_path, ID, sync=True).load().image.sessions)
-    assert found == ({1, 4} if what == "pwrite" else {1, 2, 4})  # what may be on the disk, or not, was promised to nobody
+    assert found == ({1} if what == "pwrite" else {1, 2})  # what may be on the disk, or not, was promised to nobody
+    assert writer.do(Append(encode_frame([encode_whole(4, 0)], 1000), 6)) is None
+    writer.disk.close()
+    assert set(Disk(tmp_path, ID, sync=True).load().image.sessions) == {5}
 
 
 def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +170,9 @@ def test_whatever_goes_wrong_the_thread_lives(
     with monkeypatch.context() as patch:
         patch.setattr(os, what, fails)
         assert writer.do(Append(frame(1), 1)) == (str(error) or "MemoryError")
-    assert writer.do(Begin(2)) is None
+    assert writer.do(Begin(2, anew=True)) is None
     assert writer.do(Append(frame(2), 2)) is None
+    assert writer.do(Append(encode_frame([encode_whole(2, 0)], 1000), 3)) is None
     writer.disk.close()
     assert 2 in Disk(tmp_path, ID, sync=True).load().image.sessions
 
@@ -182,7 +187,7 @@ def test_a_flush_that_fails_is_told_though_nothing_more_is_written(tmp_path: Pat
         assert writer.do(last) is None
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
     assert writer.do(Append(frame(2), 2)) == "Too many open files"
-    assert writer.do(Begin(2)) is None
+    assert writer.do(Begin(2, anew=True)) is None
     writer.disk.close()
 
 
@@ -209,6 +214,105 @@ def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
     writer.do(Begin(3))
     writer.disk.close()
     assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == ["00000001", "00000003"]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_that_is_all_right_goes_on_when_no_other_one_can_be_begun(
+    tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, sync=sync)
+    writer.do(Begin(1))
+    assert writer.do(Append(frame(1), 1)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", broken)
+        assert writer.do(Begin(2)) == "Too many open files"
+    assert writer.do(Append(frame(2), 2)) is None
+    assert writer.do(Begin(3)) is None
+    assert writer.do(Append(frame(3), 3)) is None
+    writer.disk.close()
+    assert [path.name for path in sorted((tmp_path / "journal").iterdir())] == ["00000001", "00000003"]
+    assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
+
+
+class Slow:
+    """fdatasync of a disk that is busy: `entered` when it is called, and it ends when `go` says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.sync = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self)
+
+    def __call__(self, number: int) -> None:
+        self.entered.set()
+        assert self.go.wait(PATIENCE)
+        self.sync(number)
+
+
+def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave a gap between them."""
+    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    slow = Slow(monkeypatch)
+    writer = Writer(tmp_path, sync=False)
+    writer.do(Begin(1))
+    assert writer.do(Append(frame(1), 1)) is None
+    assert slow.entered.wait(PATIENCE)
+    writer.disk.put(Begin(2))
+    with pytest.raises(queue.Empty):
+        writer.said.get(timeout=0.05)
+    assert not (tmp_path / "journal" / "00000002").exists()
+    slow.go.set()
+    assert writer.said.get(timeout=PATIENCE)[1] is None
+    writer.disk.close()
+
+
+def test_nothing_goes_on_behind_an_end_that_may_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "FLUSH", 1e9)
+    writer = Writer(tmp_path, sync=False)
+    writer.do(Begin(1))
+    last = Append(frame(1), 1)
+    assert writer.do(last) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        begin = Begin(2)
+        writer.disk.put(begin)
+        assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
+        assert writer.said.get(timeout=PATIENCE) == (begin, "Too many open files")
+    assert not (tmp_path / "journal" / "00000002").exists()
+    writer.disk.close()
+
+
+def test_nobody_waits_for_the_end_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it replaces is deleted when it is on the disk, beside what is written."""
+    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    writer = Writer(tmp_path, sync=False)
+    for generation in (1, 2):
+        writer.do(Begin(generation))
+        assert writer.do(Append(frame(generation), generation)) is None
+    slow = Slow(monkeypatch)
+    writer.disk.put(Discard(2))
+    assert slow.entered.wait(PATIENCE)
+    assert writer.do(Append(frame(3), 3)) is None
+    assert (tmp_path / "journal" / "00000001").exists()
+    slow.go.set()
+    writer.disk.close()
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
+
+
+def test_what_could_not_be_put_on_the_disk_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    writer = Writer(tmp_path, sync=False)
+    for generation in (1, 2):
+        writer.do(Begin(generation))
+        last = Append(frame(generation), generation)
+        assert writer.do(last) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        writer.disk.put(Discard(2))
+        assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
+    writer.disk.close()
+    assert len(list((tmp_path / "journal").iterdir())) == 2
 
 
 # ---------------------------------------------------------------- reading

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker import checkpoint, durability, limits
+from broker.access import Access
+from broker.aclfile import parse_rules
+from broker.amqtt_face import Face
 from broker.drain import Drain, DrainOptions
 from broker.keptsession import KeptSession
 from broker.session import Session
-from broker.wire import Connack, Pingreq, Pingresp, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
+from broker.wire import (
+    Connack,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Property,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+    encode_packet,
+)
+from broker.withheld import Withheld
 from tests.unit.journal_harness import Durable, Files, picture
-from tests.unit.node_harness import FakeClient
+from tests.unit.node_harness import FakeClient, World, connect_packet
 
-FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+FOREVER: dict[int, Any] = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
 
 def keeper(world: Durable, name: str = "k", version: int = 5, **options: Any) -> FakeClient:
@@ -186,6 +208,52 @@ def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None
     third = again.again(1)
     third.advance(0.1)
     assert keeper(third, "l").payloads() == [b"gone"]
+
+
+@pytest.mark.parametrize("days", [1, -1, 18_000])
+def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
+    """As on a machine without a clock of its own, when it has heard what the time is."""
+    world = Durable()
+    options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
+    world.node.set_wall(1.7e9 - days * 86_400, world.now)
+    client = keeper(world, properties=options)
+    client.subscribe("a", qos=1)
+    client.vanish()
+    publisher = world.connect("p")
+    publisher.publish("a", b"waits", 1, 1, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
+    publisher.publish("r", b"kept", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
+    world.advance(5)
+    world.node.set_wall(1.7e9 + world.now - 1000, world.now)
+    world.advance(60)
+    again = world.again(1, copy_of(world.files))
+    again.advance(1)
+    assert keeper(again, properties=options).payloads() == [b"waits"]
+    assert len(again.node.retained) == 1
+    late = world.again(3600, copy_of(world.files))
+    late.advance(1)
+    assert not late.node.sessions
+    assert len(late.node.retained) == 0
+
+
+def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has said already is said again."""
+    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    world = Durable()
+    for number in range(9):
+        client = keeper(world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
+        client.vanish()
+    for ahead in (86_400, 2 * 86_400):
+        world.node.set_wall(1.7e9 + ahead + world.now - 1000, world.now)
+        world.advance(0.03)
+        assert world.durability.busy
+    world.advance(60)
+    assert not world.durability.busy
+    again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
+    assert len(again.node.sessions) == 9
+    assert world.counters.checkpoints == 2
+    world.node.set_wall(1.7e9 + ahead + world.now - 1000 + 0.1, world.now)  # as any clock is, now and then
+    world.advance(60)
+    assert world.counters.checkpoints == 2
 
 
 # ---------------------------------------------------------------- whatever happens, restored is what was there
@@ -453,16 +521,173 @@ def test_a_connection_that_is_gone_is_forgotten() -> None:
     assert len(world.session("l").queue) == 1
 
 
+def test_the_last_words_of_a_connection_go_out_behind_what_waits() -> None:
+    """Also when the disk answers in the turn in which they were said."""
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.conn.receive(encode_packet(Publish("a/1", b"x", 1, packet_id=2), 5), world.now)
+    publisher.owner.shut(0x8B)
+    untold, world.files.untold = world.files.untold, []
+    for effect, error in untold:
+        world.node.answer(effect, error, world.now)
+    assert not publisher.transport.closing
+    Durable.settle(world)
+    world.tell()
+    assert publisher.take() == [Puback(1), Puback(2), Disconnect(0x8B)]
+    assert publisher.transport.closing
+
+
+def test_a_transport_that_has_room_again_is_not_closed_on_the_last_words() -> None:
+    world = World()
+    client = world.connect("c")
+    client.subscribe("a")
+    client.transport.capacity = 100
+    for _ in range(2):
+        world.connect("p").publish("a", bytes(200))
+    client.take()
+    client.owner.shut(0x8B)
+    client.conn.writable(world.now)
+    assert not client.transport.closing
+    assert len(client.take_publishes()) == 1
+    client.conn.writable(world.now)
+    world.settle()
+    assert client.take() == [Disconnect(0x8B)]
+    assert client.transport.closing
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
+    """MQTT-3.2.0-1: CONNACK waits, though the session is not kept, for what came with CONNECT."""
+    world = lazy()
+    client = world.open(4)
+    first = encode_packet(connect_packet("c", 4), 4) + encode_packet(Publish("a/1", b"x", 1, packet_id=1), 4)
+    ping = encode_packet(Pingreq(), 4)
+    client.chunks([first + ping] if reads == 1 else [first, ping])
+    assert client.take() == []
+    world.tell()
+    assert client.take() == [Connack(False, 0), Puback(1), Pingresp()]
+    client.publish("a/1", b"x", 1, 2)
+    client.send(Pingreq())
+    assert client.take() == [Pingresp()]
+    world.tell()
+    assert client.take() == [Puback(2)]
+
+
 def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
     world = lazy()
     client = world.connect("c")
     client.subscribe("q0")
     client.publish("a/1", b"x", 1, 1)
-    world.connect("p").publish("q0", b"x" * 2000)
+    publisher = world.connect("p")
+    publisher.publish("q0", b"x" * 2000)
+    assert not client.closed
+    publisher.publish("q0", b"x" * 2000)
     assert client.closed
     assert world.counters.slow_consumer_closed == 1
+    assert "too much behind them" in world.logged[-1]
     world.tell()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session's messages, retained ones: else they could never come, however fast the disk is."""
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    world = Durable(sync=sync)
+    client = keeper(world)
+    client.subscribe("a/#", qos=1)
+    client.vanish()
+    publisher = world.connect("p")
+    for number in range(1, 21):
+        publisher.publish("a/1", b"x" * 200, 1, number)
+        publisher.publish(f"r/{number}", b"x" * 200, 1, number, retain=True)
+    world.files.lazy = True
+    back = world.open()
+    back.send(connect_packet("k", clean=False, properties=FOREVER))
+    publisher.publish("a/1", b"x", 1, 21)  # it comes behind that
+    assert back.take() == []
+    world.tell()
+    back.send(Subscribe(7, [SubscriptionRequest("r/#", 1)]))
+    publisher.publish("a/1", b"x", 1, 22)
+    world.tell()
+    assert sum(isinstance(packet, Publish) for packet in back.take()) == 20 + 1 + 20 + 1
+    assert not back.closed
+
+
+@pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
+def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    conn = World().open().conn
+    withheld = Withheld()
+    for mark, size in enumerate([*sizes, 990], 1):
+        assert withheld.put(mark, conn, [bytes(size)])
+    assert not withheld.put(4, conn, [b"x"])
+    withheld.release(3)
+    assert conn not in withheld
+    for mark in (4, 5):  # none is free for ever
+        assert withheld.put(mark, conn, [bytes(700)])
+    assert not withheld.put(6, conn, [bytes(700)])
+    withheld.gone(conn)
+    assert len(withheld) == 0
+
+
+def bystander(world: Durable) -> FakeClient:
+    """A client that is read before something happens with which it has nothing to do."""
+    client = world.connect("bystander")
+    client.subscribe("q0")
+    world.files.lazy = True
+    client.send(Pingreq())
+    client.take()
+    return client
+
+
+def test_the_end_of_a_connection_holds_nobody_else() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    dying = world.connect("dying", will=Will("will", b"gone", 1, False, None))
+    client = bystander(world)
+    dying.vanish()
+    assert len(world.session("l").inflight) == 1
+    assert client.conn.gate == 0
+
+
+def test_a_stop_holds_nobody_else() -> None:
+    world = Durable(sync=True)
+    keeper(world, "l").subscribe("will", qos=1)
+    world.connect("dying", will=Will("will", b"gone", 1, False, None))
+    client = bystander(world)
+    world.node.stop(world.now)
+    world.settle()
+    assert len(world.session("l").queue) == 1
+    assert client.take() == [Disconnect(0x8B)]
+
+
+def test_new_rules_hold_nobody() -> None:
+    world = Durable()
+    for name in ("one", "two"):
+        keeper(world, name).subscribe("$share/g/a", qos=1)
+    for peer in world.peers:
+        peer.vanish()
+    world.connect("p").publish("a", b"x", 1, 1)
+    client = bystander(world)
+    waits = next(name for name in ("one", "two") if world.session(name).queue)
+    world.node.set_access(Access(None, parse_rules("rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n")), world.now)
+    world.settle()
+    assert not world.session(waits).queue
+    assert sum(len(world.session(name).queue) for name in ("one", "two")) == 1
+    assert client.conn.gate == 0
+
+
+def test_what_a_plugin_publishes_holds_nobody() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    client = bystander(world)
+    driver = SimpleNamespace(time=lambda: world.now, wake=world.settle)
+    broker: Any = SimpleNamespace(node=world.node, driver=driver)
+    asyncio.run(Face.internal_message_broadcast(broker, "a", b"x", 1))
+    assert len(world.session("l").inflight) == 1
+    assert client.conn.gate == 0
 
 
 def test_publishers_are_not_read_while_the_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:

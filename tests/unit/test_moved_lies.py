@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,7 +26,10 @@ FOREVER: Any = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 class Holder:
     """A neighbour that says that it has the session of `k`."""
 
-    def __init__(self, state: bytes, rest: bytes, **config: Any) -> None:
+    def __init__(
+        self, state: bytes, rest: bytes, *, meanwhile: Callable[[Durable], object] = lambda _: None, **config: Any
+    ) -> None:
+        """`meanwhile`: what happens here before the holder says that it has forgotten the session."""
         self.world = Durable(discovery="static", **config)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
@@ -45,6 +49,7 @@ class Holder:
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
             self.world.advance(0.2)
         self.written = copy_of(self.world.files)
+        meanwhile(self.world)
         self.say(ANSWER, say(ENDED, pull.stamp, "k"))
 
     def say(self, kind: int, body: bytes) -> None:
@@ -52,8 +57,8 @@ class Holder:
         self.neighbour.send(ping((ROUTED, own + bid(101) + bytes((0, kind)) + body)))
 
 
-def state(*items: Item) -> bytes:
-    return encode_state(SessionState(None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0)
+def state(*items: Item, expiry: float = 1e9) -> bytes:
+    return encode_state(SessionState(None, expiry, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0)
 
 
 def test_a_session_is_taken() -> None:
@@ -65,6 +70,29 @@ def test_a_session_is_taken() -> None:
     # Before the holder forgets it, it is in our journal: one of us may be killed.
     again = holder.world.again(0.1, holder.written)
     assert [outgoing.message.payload for outgoing in again.session("k").queue] == [b"waits"]
+
+
+@pytest.mark.parametrize("why", ["it is full", "its client is gone"])
+def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
+    """It is here then, as that of any client that is away."""
+
+    def meanwhile(world: Durable) -> None:
+        if why == "it is full":
+            world.connect("another")
+        else:
+            world.peers[-1].conn.close()
+            world.settle()
+
+    holder = Holder(state(expiry=50.0), b"", meanwhile=meanwhile, max_connections=1)
+    world = holder.world
+    session = world.session("k")
+    assert session.conn is None
+    assert CLIENT + b"k" in world.node.federation.listings.directory.own.entries
+    world.advance(49)
+    assert world.session("k") is session
+    world.advance(2)
+    assert "k" not in world.node.sessions
+    assert CLIENT + b"k" not in world.node.federation.listings.directory.own.entries
 
 
 def test_a_message_that_expires_in_a_million_years() -> None:
