@@ -347,8 +347,8 @@ class Disk:
             os.ftruncate(self._file, self._at)
 
     def _begin(self, effect: Begin) -> None:
-        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on that does not begin anew: what
-        was lost would be missing between the files."""
+        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on that does not begin anew:
+        what was lost would be missing between the files."""
         if self._dirty or self._flusher is not None:
             self._put_on_disk(None)
         error = "" if effect.anew else self._error

@@ -73,7 +73,8 @@ class Image:
     """All that a journal says."""
 
     __slots__ = (
-        "_late", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size", "skipped",
+        "_late", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size",
+        "skipped",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -15,8 +15,18 @@ from broker.aclfile import parse_rules
 from broker.digests import place_of
 from broker.disk import Disk
 from broker.durability import Durability
-from broker.effects import Append
-from broker.journal import HEADER_SIZE, SessionRecord, decode_header, read_frames
+from broker.effects import Append, Begin
+from broker.journal import (
+    HEADER_SIZE,
+    SessionRecord,
+    decode_header,
+    encode_frame,
+    encode_header,
+    encode_whole,
+    read_frames,
+)
+from broker.log import Entry
+from broker.message import Message
 from broker.origin import Window, origin_key
 from broker.wire import (
     Connack,
@@ -442,3 +452,130 @@ def test_nothing_comes_before_connack() -> None:
     assert [type(packet) for packet in client.take()] == [Connack, Pingresp]
     client.send(Subscribe(1, [SubscriptionRequest("a", 1)]), Pingreq())
     assert client.take() == [Pingresp()]
+
+
+# ---------------------------------------------------------------- what was not written in between
+
+
+def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record about a session that is not said again yet goes on from what could not be written: it would change another one."""
+    world = Durable(sync=True)
+    listener = keeper(world, "k", properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, Property.RECEIVE_MAXIMUM: 2})
+    listener.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("t", b"%d" % number, 1, number)
+    assert len(publisher.take()) == 5
+    world.files.broken = "No space left on device"
+    listener.send(Puback(1))
+    listener.send(Puback(2))
+    world.files.broken = ""
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "go_on", lambda self: False)  # there is much to be said
+        world.advance(1.5)
+        assert world.durability.state == durability.RECOVERING
+        listener.send(Puback(3))
+        assert listener.payloads() == [b"1", b"2", b"3", b"4", b"5"]
+        again = world.again(1, copy_of(world.files))
+    session = again.session("k")
+    assert [o.message.payload for o in (*session.inflight.values(), *session.queue)] == [b"1", b"2", b"3", b"4", b"5"]
+    world.advance(1)
+    assert world.durability.state == durability.OK
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_so_it_is_when_older_files_are_still_there() -> None:
+    def about(*names: bytes, anew: bool = False, whole: bool = False) -> bytes:
+        records = [SessionRecord(number, 1, 5, 9.0, 1, 1, b"%d" % number, b"", b"").encode() for number in map(int, names)]
+        records += [encode_whole(2, 0)] if whole else []
+        return encode_header(ID, 2, anew=anew) + b"".join(encode_frame([record], 7) for record in records)
+
+    for anew, whole, found in ((False, False, {1, 2}), (True, False, {1}), (True, True, {2}), (False, True, {2})):
+        files = Files()
+        files.generations = {1: bytearray(encode_header(ID, 1)), 2: bytearray(about(b"2", anew=anew, whole=whole))}
+        assert set(files.image().sessions) == {2}  # there is nothing else
+        files.generations[1] += about(b"1")[HEADER_SIZE:]
+        image = files.image()
+        assert set(image.sessions) == found
+        assert image.alive == 7
+        files.generations[3] = bytearray(encode_header(ID, 3)) + about(b"3")[HEADER_SIZE:]
+        assert set(files.image().sessions) == found | {3}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What made it due could not be written, and then there was room for the file that it began."""
+    monkeypatch.setattr(durability, "SMALLEST", 1500)
+    world = Durable(sync=sync)
+    ends = keeper(world, "ends")
+    for client in (ends, keeper(world, "stays")):
+        client.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    world.files.lazy = True
+    world.files.broken = "No space left on device"
+    for number in range(1, 100):
+        publisher.publish("t", bytes(300), 1, number)
+        if world.durability._checkpoint is not None:
+            break
+    untold, world.files.untold = world.files.untold, []
+    world.files.broken = ""
+    begin = next(effect for effect, _ in untold if isinstance(effect, Begin))
+    for effect, error in untold:
+        if effect is begin:
+            ends.send(Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0}))
+            error = None  # as it seems to the driver
+            world.files.generations[begin.generation] = bytearray(encode_header(ID, begin.generation))
+        world.node.answer(effect, error, world.now)
+    assert world.durability.state == durability.BROKEN
+    world.files.lazy = False
+    world.settle()
+    world.advance(3)
+    assert world.durability.state == durability.OK
+    again = world.again(1)
+    assert {name for name, session in again.node.sessions.items() if session.expiry} == {"stays"}
+
+
+def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file number, say: what is written is all right."""
+    monkeypatch.setattr(durability, "SMALLEST", 3000)
+    world = Durable(sync=True)
+    keeper(world, "l").subscribe("t", qos=1)
+    publisher = world.connect("p")
+    world.files.crowded = "Too many open files"
+    for number in range(1, 31):
+        publisher.publish("t", bytes(300), 1, number)
+        world.advance(0.05)
+    assert publisher.take() == [Puback(number) for number in range(1, 31)]
+    assert world.durability.state == durability.OK
+    assert not world.durability.busy
+    assert list(world.files.generations) == [1]
+    told = [line for line in world.logged if "journal" in line]
+    assert told[0] == "the journal goes on in generation 1: no other one can be begun (Too many open files)"
+    assert 1 < len(told) < 6
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+    world.files.crowded = ""
+    for number in range(31, 61):
+        publisher.publish("t", bytes(300), 1, number)
+        world.advance(0.05)
+    assert min(world.files.generations) > 1
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_no_step_of_a_checkpoint_is_long() -> None:
+    """Whatever there is much of: other brokers' messages in the log, leaves with nothing in them."""
+    world = Durable()
+    publisher = world.connect("p")
+    for number in range(900):
+        publisher.publish(f"r/{number}", b"x", 1, number + 1, retain=True)
+    relay = world.node.relay
+    message = Message(b"t", b"x", 1, False, b"", None, None)
+    key = origin_key(b"x" * 8, 1)
+    for number in range(1, 8001):
+        relay.log.append(Entry(key, number, b"", message, world.now))
+    steps = 0
+    said = checkpoint.Checkpoint(world.durability)
+    while not said.step():
+        steps += 1
+    assert 2 * 900 / checkpoint.STEP_ITEMS + 8000 / checkpoint.PASSED / checkpoint.STEP_ITEMS - 1 <= steps <= 12
+    image = world.files.image()
+    assert len(image.retained) == 900
