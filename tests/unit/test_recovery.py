@@ -478,7 +478,8 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
         assert listener.payloads() == [b"1", b"2", b"3", b"4", b"5"]
         again = world.again(1, copy_of(world.files))
     session = again.session("k")
-    assert [o.message.payload for o in (*session.inflight.values(), *session.queue)] == [b"1", b"2", b"3", b"4", b"5"]
+    there: list[Any] = [*session.inflight.values(), *session.queue]
+    assert [outgoing.message.payload for outgoing in there] == [b"1", b"2", b"3", b"4", b"5"]
     world.advance(1)
     assert world.durability.state == durability.OK
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
