@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from bench import checked
 from bench.spark.session import SparkMissingError, cause, java, require, session
@@ -88,14 +92,28 @@ def _with_spark(arguments: argparse.Namespace, rows: int | None, work: Callable[
         spark = session(arguments.master, arguments.memory, rows=rows)
     except (PySparkException, Py4JError) as error:
         raise ValueError(f"Spark does not start: {cause(error)}") from error
+    before = _interruptible()
     try:
         work(spark)
     except (PySparkException, Py4JError) as error:
         print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
         return 1
     finally:
-        spark.stop()
+        with contextlib.suppress(Exception):  # after Ctrl-C the call that was broken off was one to Java
+            spark.stop()
+        signal.signal(signal.SIGINT, before)
     return 0
+
+
+def _interruptible() -> Any:
+    """Let Ctrl-C end it in silence, and return who had the signal before: PySpark asks Java to cancel, in the middle of another
+    call to it, and three stack traces follow."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        logging.disable(logging.CRITICAL)
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGINT, interrupt)
 
 
 def _rows(folders: Sequence[str]) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from bench import runtable, scenario
 from bench.report import command, data, figures, page, papers, repeated
 from bench.report.data import Case, Results
 from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
+from bench.spark import __main__ as spark_command
 from bench.spark import means, scale, summary
 from bench.spark.__main__ import main as spark_main
 from bench.spark.render import overview
@@ -487,3 +490,24 @@ def test_tables_are_outdated_when_some_of_their_runs_are_gone(tmp_path: Path) ->
     assert data.outdated(tmp_path)
     (tmp_path / "r2" / "run.json").unlink()  # nothing is left to make tables of
     assert not data.outdated(tmp_path)
+
+
+def test_ctrl_c_ends_spark_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = []
+
+    class Session:
+        def stop(self) -> None:
+            stopped.append(True)
+            raise RuntimeError("Java was in the middle of something")
+
+    monkeypatch.setattr(spark_command, "session", lambda *_given, **_more: Session())
+    before = signal.getsignal(signal.SIGINT)
+    arguments = argparse.Namespace(master=None, memory="2g")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            spark_command._with_spark(arguments, 0, lambda _spark: signal.raise_signal(signal.SIGINT))
+        assert logging.root.manager.disable == logging.CRITICAL, "py4j has nothing to say of it"
+    finally:
+        logging.disable(logging.NOTSET)
+    assert stopped
+    assert signal.getsignal(signal.SIGINT) is before
