@@ -1,10 +1,13 @@
-"""Numbers of the command line: what is none, or not of the right size, is one line of argparse. Pure."""
+"""Numbers of the command line: what is none, or not of the right size, is one line of argparse; names in traces. Pure."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 
+NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
+"""Of a scenario, run, host or process: part of a path in a trace."""
 LONGEST = 7 * 86_400.0
 """s: nothing that is measured takes longer than a week."""
 

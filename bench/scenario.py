@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bench import runtable
+from bench import checked, runtable
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
 from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
@@ -47,8 +46,6 @@ MAX_NUMBER = 10**15
 MAX_NAME = 255
 """bytes of a folder's name."""
 MAX_RUNS = 5000
-NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
-"""What traces take for a scenario's name (`bench.trace.writer`), which would need pyarrow here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +214,7 @@ def load(name: str, short: bool = False) -> Scenario:
     if path.parent == FOLDER and not path.exists():
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
     file = ConfigFile.read(str(path))
-    if not NAME.fullmatch(path.stem):
+    if not checked.NAME.fullmatch(path.stem):
         raise ConfigError(f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only")
     return parse(file, path.stem, short)
 

@@ -11,7 +11,7 @@ import random
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -121,14 +121,16 @@ def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
             pipe.change(order["wire"], by)
 
 
-def lacking(totals: dict[str, Any]) -> list[str]:
-    """Return what the figures of a run lack, by a network's totals, one line each; nothing where all went through it."""
+def lacking(totals: object) -> list[str]:
+    """Return what the figures of a run lack, by a network's totals (or what a run.json has in their place), one line each."""
     said = {
-        "tap_broken": "connections between brokers could not be read along to their end: data and signalling are more",
+        "tap_broken": "packets between brokers were of streams that could no longer be read: bytes of links are too few",
         "refused": "packets were not taken by the host that they had come to",
         "unroutable": "packets were for addresses that no host has",
     }
-    return [f"{totals[key]:,} {text}" for key, text in said.items() if totals.get(key)]
+    if not isinstance(totals, Mapping):
+        return []
+    return [f"{count:,} {text}" for key, text in said.items() if isinstance(count := totals.get(key), int) and count > 0]
 
 
 class Network:

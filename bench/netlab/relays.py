@@ -83,8 +83,12 @@ class End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass it on, when it may."""
-        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
+        self.keep(data)
         self.go_on()
+
+    def keep(self, data: bytes) -> None:
+        """Put it behind what may not go on yet."""
+        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
 
     def pause_writing(self) -> None:
         """The other half is not read for a while."""
@@ -195,7 +199,7 @@ class Caller(End):
         if self.task is not None:
             super().data_received(data)
             return
-        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
+        self.keep(data)
         said = b"".join(self.early)
         at = said.find(NAME)
         if at < 0 and len(said) < MOST:

@@ -66,7 +66,7 @@ def _machine(results: Results) -> str:
         rows.append(("versions", ", ".join(f"{key} {value}" for key, value in versions)))
     times = [each["began"] for each in about if each.get("began")]
     if times:
-        first, last = (time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(edge)) for edge in (min(times), max(times)))
+        first, last = _date(min(times)), _date(max(times))
         rows.append(("runs", f"{sum(not row['flow'] for row in results.runs)}, {first} to {last}"))
     rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
     if any(forms := [bool(each.get("short")) for each in about]):
@@ -100,16 +100,22 @@ def _papers(results: Results) -> str:
 
 
 def _found(each: papers.Comparison | None) -> str:
-    if each is None or each.ours is None:
-        return "-"
-    return short(each.ours) + (f" ± {short(each.half)}" if each.half is not None else "")
+    return "-" if each is None else _mean(each.ours, each.half)
+
+
+def _mean(value: float | None, half: float | None) -> str:
+    return short(value) + (f" ± {short(half)}" if half is not None else "")
+
+
+def _date(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
 
 
 def _repeated(results: Results, repeated: Results) -> str:
     """Return whether the ratios of both sets agree, and all of them."""
     pairs = again.pairs(results, repeated)
     times = [each["began"] for each in repeated.about if each.get("began")]
-    when = f" ({time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(min(times)))})" if times else ""
+    when = f" ({_date(min(times))})" if times else ""
     lines = []
     for pair in pairs:
         marks = {True: '<span class="met">agree</span>', False: '<span class="no">differ</span>', None: escape(pair.why)}
@@ -157,9 +163,8 @@ def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
             if row is None:
                 cells.append("<td></td>")
                 continue
-            text = short(row["mean"]) + (f" ± {short(row['half'])}" if row["half"] is not None else "")
             why = f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>' if row["without"] else ""
-            cells.append(f"<td class=n>{text if row['mean'] is not None else '-'}{why}</td>")
+            cells.append(f"<td class=n>{_mean(row['mean'], row['half'])}{why}</td>")
         if bare:
             cells.append(f"<td>{escape(_reasons(case, runs)) if id(case) in bare else ''}</td>")
         lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from bench.load.histogram import upper
+from bench.netlab.network import lacking as lacks
 from bench.spark import repairs
 from bench.spark.events import Events
 from bench.spark.means import jain, stretch
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 PERCENTILES = {"delay_p50_ms": 0.5, "delay_p90_ms": 0.9, "delay_p99_ms": 0.99, "delay_p999_ms": 0.999}
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
-_SPOILT = {
-    "tap_broken": "{:,} packets between brokers were of streams that could no longer be read: bytes of links are too few",
-    "unroutable": "{:,} packets were for no host of the network",
-    "refused": "{:,} packets were not taken by the host that they were for",
-}
-"""What the network counts in run.json that should be nothing."""
 
 
 def delays(cells: DataFrame) -> DataFrame:
@@ -195,10 +190,7 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
             found = mine.get((how, kind), 0) if how else None
             line.put(f"{kind}_bytes", found, why, by)
             line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why, by)
-        said: Any = (line.run.about.get("summary") or {}).get("network")
-        for name, text in _SPOILT.items():
-            if isinstance(said, Mapping) and isinstance(count := said.get(name), int) and count > 0:
-                line.run.remarks.append(text.format(count))
+        line.run.remarks += lacks((line.run.about.get("summary") or {}).get("network"))
 
 
 def _resources(whole: dict[int, Line], used: DataFrame) -> None:

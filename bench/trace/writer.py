@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.checked import NAME
 from bench.trace.batches import Batch, columns, complete, rows
 from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
 
@@ -31,7 +31,6 @@ QUEUE = 64
 Handed = tuple[str, str, list[int], dict[tuple[Any, ...], int]] | tuple[str, str, list[dict[str, Any]]] | bool
 """What goes to the thread: kind, host and events of a batch; kind, host and rows; True: complete the file, False: and end."""
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.,+-]*")
 _UNCLEAR = -1
 
 
@@ -59,7 +58,7 @@ class Writer:
         rotate_s: float = 5.0,
     ) -> None:
         for word in (run, scenario, process):
-            if not _NAME.fullmatch(word):
+            if not NAME.fullmatch(word):
                 raise ValueError(f"a trace cannot be named {word!r}: letters, digits and . , + - _ only")
         self._constants = (scenario, run, host, process)
         self._names = iter_names(directory / f"scenario={scenario}" / f"run={run}", process)
