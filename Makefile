@@ -7,6 +7,7 @@
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
 #   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
+#   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
 #   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn
 #   make converge [ARGS=...] how fast trees form and repair, as a table
@@ -18,7 +19,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim scale soak chaos fuzz bench converge paths containers licences lock clean
+.PHONY: help run test interop check sim scale soak chaos load fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -69,6 +70,10 @@ soak:
 chaos:
 	@scripts/setup venv brokers
 	@$(PYTHON) -m tests.chaos $(ARGS)
+
+load:
+	@scripts/setup venv brokers
+	@$(PYTHON) -m pytest tests/load $(ARGS)
 
 fuzz:
 	@scripts/setup venv
