@@ -140,7 +140,7 @@ def test_truncated_states_are_refused() -> None:
         SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)]),
         SessionState(items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
     ],
-    ids=str,
+    ids=lambda state: type(state).__name__,
 )
 def test_what_no_client_could_say_is_refused(state: SessionState) -> None:
     with pytest.raises(WireError):
