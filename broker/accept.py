@@ -95,7 +95,8 @@ class Handshake:
     def _refuse(self, error: WireError) -> None:
         node = self.node
         node.counters.malformed += 1
-        node.log("warning", f"{self.conn.peer}: {error.message}; closed")
+        text = f"{self.conn.peer}: {error.message}; closed"
+        node.log_limit.line("warning", "bad CONNECT", self.conn.peer, text)
         last = b""
         if isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
             last = b"\x20\x02\x00\x01"
@@ -287,7 +288,8 @@ class Handshake:
         assert connect is not None
         self.node.counters.connects_refused += 1
         name = "" if connect.username is None else f", user {shorten(connect.username)},"
-        self.node.log(level, f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused")
+        text = f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused"
+        self.node.log_limit.line(level, f"refused ({reason.name})", self.conn.peer, text)
         self.conn.linger = True
         if connect.version == 5:
             self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))

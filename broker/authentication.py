@@ -126,8 +126,7 @@ def authenticate_again(client: Client, packet: Auth, now: float) -> None:
 def _failed(client: Client, why: str) -> None:
     node = client.node
     node.counters.authentication_failed += 1
-    node.log(
-        "warning",
-        f"client {shorten(client.session.client_id)} at {client.conn.peer} failed to authenticate again ({shorten(why)}); closed",
-    )
+    name, peer = shorten(client.session.client_id), client.conn.peer
+    text = f"client {name} at {peer} failed to authenticate again ({shorten(why)}); closed"
+    node.log_limit.line("warning", "failed to authenticate again", peer, text)
     client.shut(ReasonCode.NOT_AUTHORIZED, "failed to authenticate again")

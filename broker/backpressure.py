@@ -273,7 +273,7 @@ class Backpressure:
             asked.ignored = True
             self._node.counters.holds_ignored += 1
             text = f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; they no longer wait for it"
-            self._federation.log("warning", text, key=f"hold {sender.hex()}")
+            self._federation.log("warning", text, cause="publishers held for too long", peer=sender.hex())
             self._node.release_publishers(asked)
         elif filters != asked.filters:
             fewer = asked.filters - filters

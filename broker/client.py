@@ -307,7 +307,8 @@ class Client:
         user = self.session.username
         name = "" if user is None else f", user {shorten(user)},"
         client_id = shorten(self.session.client_id)
-        self.node.log(level, f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}")
+        text = f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}"
+        self.node.log_limit.line(level, f"may not {action}", self.conn.peer, text)
 
     def answer(self, packet: Puback | Pubrec | Suback, why: str) -> None:
         """Send an answer; `why` something was refused ("": nothing was) for clients that want to know."""
@@ -388,7 +389,9 @@ class Client:
             node.counters.malformed += 1
         else:
             node.counters.protocol_errors += 1
-        node.log("warning", f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed")
+        text = f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed"
+        cause = "malformed packet" if isinstance(error, MalformedPacket) else "protocol error"
+        node.log_limit.line("warning", cause, self.conn.peer, text)
         self.shut(error.reason, error.message)
 
     def shut(self, reason: int, why: str = "", properties: Properties | None = None) -> None:
@@ -413,7 +416,8 @@ class Client:
         if now < due:
             return due
         self.node.counters.keep_alive_timeout += 1
-        self.node.log("info", f"client {shorten(self.session.client_id)} at {self.conn.peer}: keep-alive expired; closed")
+        text = f"client {shorten(self.session.client_id)} at {self.conn.peer}: keep-alive expired; closed"
+        self.node.log_limit.line("info", "keep-alive expired", self.conn.peer, text)
         self.shut(ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
 

@@ -187,7 +187,7 @@ class Durability:
         if not self._withheld.put(mark, conn, outbox):
             self.node.counters.slow_consumer_closed += 1
             why = "its acknowledgements wait for the disk, and so does too much behind them"
-            self.node.log("warning", f"{conn.peer}: {why}; closed")
+            self.node.log_limit.line("warning", "waits for the disk", conn.peer, f"{conn.peer}: {why}; closed")
             conn.abort(why)
         outbox.clear()
 

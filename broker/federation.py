@@ -85,7 +85,6 @@ class Federation:
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
-        self._logged: dict[str, float] = {}
         self._gossip_at = now  # members are told again no earlier
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
@@ -329,7 +328,7 @@ class Federation:
         assert peer is not None
         self.handshakes.pop(link, None)
         self.count("links_opened")
-        self.log("info", f"link to {link.title} is up")
+        self.log("info", f"link to {link.title} is up", cause="link up", peer=link.conn.peer, most=limits.LOG_LINKS)
         address = Address(peer.host, peer.port)
         self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
         self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
@@ -356,7 +355,8 @@ class Federation:
             if was_up:
                 self.count("links_closed")
                 if not quiet:
-                    self.log("info", f"link to {link.title} is down: {reason}")
+                    text = f"link to {link.title} is down: {reason}"
+                    self.log("info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS)
                 self.tree.port_down(peer.id, now, not replaced)
                 if not replaced:
                     self.membership.link_down(peer.id, now, peer.boot)
@@ -373,7 +373,7 @@ class Federation:
     def refused(self, link: Link, why: str) -> None:
         """Note that another broker turned our dial away."""
         self.count("links_refused")
-        self.log("warning", f"broker at {link.conn.peer} refused the link: {why}", key=f"refused {link.source}")
+        self.log("warning", f"broker at {link.conn.peer} refused the link: {why}", cause="refused our link", peer=link.conn.peer)
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""
@@ -437,16 +437,12 @@ class Federation:
         """Count a rare event by the name of its counter."""
         setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
 
-    def log(self, level: str, text: str, *, key: str = "") -> None:
-        """Log a line; one with a `key` at most once a minute, so that a fault that goes on does not fill the log."""
-        if key:
-            now = self.node.now
-            if self._logged.get(key, -1e9) + 60.0 > now:
-                return
-            if len(self._logged) > 1024:
-                self._logged.clear()
-            self._logged[key] = now
-        self.node.log(level, text)
+    def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
+        """Log a line; one with a `cause` at most so often a minute for the peer's host (`broker.log_limit`)."""
+        if cause:
+            self.node.log_limit.line(level, cause, peer, text, most)
+        else:
+            self.node.log(level, text)
 
     def state(self) -> dict[str, Any]:
         """What /api/federation says (design section 6)."""

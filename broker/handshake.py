@@ -194,7 +194,8 @@ class LinkHandshake:
         link = self.link
         federation = self.federation
         federation.count(counter)
-        federation.log("warning", f"broker at {link.conn.peer} {why}; link refused", key=f"{counter} {link.source}")
+        peer = link.conn.peer
+        federation.log("warning", f"broker at {peer} {why}; link refused", cause=f"link refused ({counter})", peer=peer)
         properties: Properties = {Property.REASON_STRING: f"your broker {why}"}
         link.conn.close(encode_packet(Connack(False, reason, properties), 5))
         federation.link_lost(link, why, federation.node.now)

@@ -357,6 +357,15 @@ not wait for argon2; then they are forgotten."""
 SYS_SESSIONS = 20_000
 """sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more: the retained alone."""
 
+LOG_PAUSE = 60.0
+"""s in which one line is logged of each cause and host that peers bring about; the others are counted [log_lines_suppressed]."""
+
+LOG_SOURCES = 1024
+"""pairs of cause and host that the log's limit tells apart, 300 bytes each; further hosts count as one for each cause."""
+
+LOG_LINKS = 20
+"""lines about links that come up or go down, for each host and LOG_PAUSE: some tens of brokers may run on one machine."""
+
 TURN_TIME = 0.005
 """s; a read whose handling took longer is the connection's last in this turn of the event loop: a burst of many small messages
 from one publisher must not keep the others, links and timers waiting."""

@@ -409,18 +409,13 @@ class Link:
     def fail(self, error: WireError) -> None:
         """Close after garbage: one line, a counter."""
         self.federation.count("link_garbage")
-        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", key=f"garbage {self.source}")
+        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
         self.federation.link_lost(self, error.message, self.federation.node.now)
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
         self.federation.link_lost(self, reason, now)
-
-    @property
-    def source(self) -> str:
-        """Where it comes from, for complaints: whoever dials us has another port with every attempt."""
-        return self.conn.peer if self.dialled else self.conn.peer.rpartition(":")[0]
 
     @property
     def title(self) -> str:

@@ -230,7 +230,9 @@ class Moving:
         node = self._node
         node.counters.sessions_lost += 1
         if session.conn is not None:
-            node.log("info", f"client {shorten(session.client_id)} at {session.conn.peer} has connected elsewhere; closed")
+            peer = session.conn.peer
+            text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
+            node.log_limit.line("info", "connected elsewhere", peer, text)
             node.take_over(session)
         if node.sessions.get(session.client_id) is session:
             if resumed:

@@ -37,6 +37,7 @@ from broker.fanout import Fanout
 from broker.federation import Federation
 from broker.keptsession import KeptSession
 from broker.link import Link
+from broker.log_limit import LogLimit
 from broker.message import Message
 from broker.rate import Rate
 from broker.retained import RetainedStore
@@ -90,6 +91,7 @@ class Node:
         self.now = now
         self.rng = rng
         self.log = log
+        self.log_limit = LogLimit(self)
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
         self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
@@ -152,7 +154,7 @@ class Node:
         if conn.owner is handshake and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
             what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
-            self.log("info", f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
+            self.log_limit.line("info", what, conn.peer, f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
             conn.abort(what)
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
@@ -566,7 +568,8 @@ class Node:
     def _check_hold(self, slow: Connection, now: float) -> None:
         if slow.waiting_since + limits.HOLD_TIME <= now:
             slow.stalled = True
-            self.log("info", f"{slow.peer} reads too slowly; its publishers no longer wait for it")
+            text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
+            self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)
         else:
             self._watch_hold(slow)

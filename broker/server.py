@@ -323,7 +323,8 @@ class Broker(Face):
             self.node.counters.tls_failed += 1
             # A port that is only looked at, by a health check, say, is nobody who was refused.
             level = "warning" if isinstance(error, ssl.SSLError) else "debug"
-            log_line(level, f"{peer}: no TLS at listener '{name}': {describe_error(error)}; closed")
+            text = f"{peer}: no TLS at listener '{name}': {describe_error(error)}; closed"
+            self.node.log_limit.line(level, "no TLS", peer, text)
 
         return await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
 
