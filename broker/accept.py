@@ -96,7 +96,7 @@ class Handshake:
         node = self.node
         node.counters.malformed += 1
         text = f"{self.conn.peer}: {error.message}; closed"
-        node.log_limit.line("warning", "bad CONNECT", self.conn.peer, text)
+        node.log_limit.line("warning", error.message, self.conn.peer, text)
         last = b""
         if isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
             last = b"\x20\x02\x00\x01"

@@ -2,18 +2,22 @@
 
 A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can connect may GET; POST, which changes
 something, is for programs on the broker's own machine alone: neither for other machines nor for pages in a browser (Origin).
+A page whose name was made to resolve to this machine (DNS rebinding) is refused by the Host field, for reading too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 from broker.metrics import metrics
+from broker.wire.strings import shorten
 from discovery.address import is_loopback
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ HEADER_TIMEOUT = 5.0
 IDLE_TIMEOUT = 60.0
 """s between two requests of a connection; a scraper comes back within a minute."""
 MAX_CONNECTIONS = 64
-"""connections; one more ends the one that has been idle for longest, else gets 503."""
+"""connections; one more ends the oldest of the host that has most of them, an idle one first."""
 
 _REASONS = {
     200: "OK",
@@ -36,6 +40,7 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
@@ -70,13 +75,16 @@ class Admin:
         version: str = "",
         listeners: Callable[[], Mapping[str, int]] | None = None,
         drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
+        hosts: Iterable[str] = (),
     ) -> None:
         """`listeners`: returns how many connections each listener has; `drain`: drains the broker as it is told, and returns
-        what becomes of that, or raises ValueError with one clear line."""
+        what becomes of that, or raises ValueError with one clear line; `hosts`: names under which it may be asked, beside
+        addresses and names without a dot."""
         self.node = node
         self._drain = drain
         self._listeners = listeners or dict
         self.version = version
+        self.hosts = frozenset(host.lower() for host in hosts)
         self.connections: dict[AdminProtocol, None] = {}  # in order of last use
         self.loop = asyncio.get_running_loop()
         self._started = self.loop.time()
@@ -144,22 +152,27 @@ class Admin:
             "members": sorted(members, key=lambda member: str(member["id"])),
         }
 
-    def make_room(self) -> bool:
-        """End the connection that has been idle for longest when there are too many; False: all are busy."""
+    def make_room(self) -> None:
+        """End one connection when there are too many: the oldest of the host that has most of them, an idle one first. Who
+        opens many and sends nothing then ends its own, and a health check is answered all the while."""
         if len(self.connections) < MAX_CONNECTIONS:
-            return True
-        for connection in self.connections:
-            if connection.idle:
-                del self.connections[connection]
-                connection.transport.close()
-                return True
-        return False
+            return
+        most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
+        theirs = [connection for connection in self.connections if connection.host == most]
+        victim = next((connection for connection in theirs if connection.idle), theirs[0])
+        del self.connections[victim]
+        victim.transport.abort()
+
+    def refuse_host(self, name: str, peer: str) -> None:
+        """Count and log a request under a name that is not this broker's."""
+        self.node.counters.admin_misdirected += 1
+        self.node.log_limit.line("warning", "admin: foreign Host", peer, f"admin: {peer} asked for {shorten(name)}; refused")
 
 
 class AdminProtocol(asyncio.Protocol):
     """One HTTP connection: requests one after another, answered at once."""
 
-    __slots__ = ("_admin", "_buffer", "_closing", "_paused", "_timer", "transport")
+    __slots__ = ("_admin", "_buffer", "_closing", "_paused", "_timer", "host", "transport")
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -167,6 +180,7 @@ class AdminProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._paused = False
+        self.host = ""
 
     @property
     def idle(self) -> bool:
@@ -176,10 +190,9 @@ class AdminProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
-        if not self._admin.make_room():
-            self._closing = True
-            self._send(503, "text/plain", "too many connections\n", True)
-            return
+        peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if peer else ""
+        self._admin.make_room()
         self._admin.connections[self] = None
         self._arm(HEADER_TIMEOUT)
 
@@ -234,6 +247,11 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(parsed, f"{_REASONS[parsed].lower()}\n")
             return
         method, path, keep = parsed
+        name = host_name(head)
+        if not known_host(name, self._admin.hosts):
+            self._admin.refuse_host(name, self.host)
+            self._refuse(421, "not known here by this name; see admin-hosts\n")
+            return
         if method == "POST" and path.startswith("/api/"):
             self._post(head, path)
             return
@@ -293,6 +311,35 @@ class AdminProtocol(asyncio.Protocol):
 def same_machine(here: str, there: str) -> bool:
     """Whether a connection between two addresses does not leave this machine."""
     return is_loopback(there) or here == there
+
+
+def host_name(head: bytes) -> str:
+    """Return the name or address that a request is for, without its port; "" when it does not say (RFC 9112 3.2)."""
+    line, *fields = head.split(b"\r\n")
+    target = line.split(b" ")[1]
+    where = b""
+    if target.lower().startswith(b"http://"):
+        where = target[7:].partition(b"/")[0].rpartition(b"@")[2]
+    else:
+        for field in fields:
+            name, _, value = field.partition(b":")
+            if name.lower() == b"host":
+                where = value.strip(b" \t")
+    text = where.decode("latin-1").lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def known_host(name: str, hosts: Collection[str]) -> bool:
+    """Whether a request under this name may be answered: addresses, and names that no stranger's DNS server can answer for."""
+    if "." not in name and ":" not in name:
+        return True  # localhost, a container's or a machine's name
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in hosts
+    return True
 
 
 def parse_post(head: bytes) -> str | None:

@@ -390,8 +390,7 @@ class Client:
         else:
             node.counters.protocol_errors += 1
         text = f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed"
-        cause = "malformed packet" if isinstance(error, MalformedPacket) else "protocol error"
-        node.log_limit.line("warning", cause, self.conn.peer, text)
+        node.log_limit.line("warning", error.message, self.conn.peer, text)
         self.shut(error.reason, error.message)
 
     def shut(self, reason: int, why: str = "", properties: Properties | None = None) -> None:

@@ -47,6 +47,7 @@ class Counters:
     taken_over: int = 0
     malformed: int = 0
     protocol_errors: int = 0
+    admin_misdirected: int = 0  # requests to the admin port under a name that is not this broker's
     log_lines_suppressed: int = 0  # lines that peers caused, beyond one a minute for each cause and host
     dropped_slow_consumer: int = 0
     slow_consumer_closed: int = 0

@@ -363,6 +363,9 @@ LOG_PAUSE = 60.0
 LOG_SOURCES = 1024
 """pairs of cause and host that the log's limit tells apart, 300 bytes each; further hosts count as one for each cause."""
 
+LOG_CAUSES = 20
+"""causes of one host that the log's limit tells apart: what is wrong with a packet is one each, and a peer can make many up."""
+
 LOG_LINKS = 20
 """lines about links that come up or go down, for each host and LOG_PAUSE: some tens of brokers may run on one machine."""
 

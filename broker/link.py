@@ -409,7 +409,8 @@ class Link:
     def fail(self, error: WireError) -> None:
         """Close after garbage: one line, a counter."""
         self.federation.count("link_garbage")
-        self.federation.log("warning", f"link to {self.title}: {error.message}; closed", cause="garbage on a link", peer=self.conn.peer)
+        text = f"link to {self.title}: {error.message}; closed"
+        self.federation.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
         self.federation.link_lost(self, error.message, self.federation.node.now)
 

@@ -256,7 +256,8 @@ class Listings:
             except WireError as error:  # it is not the fault of the neighbour that passed it on
                 self._federation.count("routed_dropped")
                 sender = body[8:16].hex()
-                self._federation.log("warning", f"broker {sender}: {error.message}; dropped", cause="garbage from a broker", peer=link.conn.peer)
+                text = f"broker {sender}: {error.message}; dropped"
+                self._federation.log("warning", text, cause="garbage from a broker", peer=link.conn.peer)
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]

@@ -7,6 +7,7 @@ minute says how many they were.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 MANY = "several hosts"
 """Stands for the hosts that are too many to be told apart."""
+
+OTHER = "other causes"
+"""Stands for the causes of one host that are too many to be told apart."""
 
 
 class _Minute:
@@ -30,13 +34,14 @@ class _Minute:
 
 
 class LogLimit:
-    """Logs lines that peers cause. Its table holds `limits.LOG_SOURCES` pairs of cause and host at most."""
+    """Logs lines that peers cause. Its table holds about `limits.LOG_SOURCES` pairs of cause and host at most."""
 
-    __slots__ = ("_minutes", "_node")
+    __slots__ = ("_causes", "_minutes", "_node")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._minutes: dict[tuple[str, str], _Minute] = {}
+        self._causes: Counter[str] = Counter()  # of each host, that are in the table
 
     def line(self, level: str, cause: str, peer: str, text: str, most: int = 1) -> None:
         """Log `text` at `level` unless `most` lines of this cause came from this peer's host within the last minute.
@@ -46,12 +51,7 @@ class LogLimit:
         key = (cause, host_of(peer))
         minute = self._minutes.get(key)
         if minute is None:
-            if len(self._minutes) >= limits.LOG_SOURCES:
-                key = (cause, MANY)
-            minute = self._minutes.get(key)
-            if minute is None:
-                minute = self._minutes[key] = _Minute(level)
-                self._node.schedule(self._node.now + limits.LOG_PAUSE, lambda now: self._over(key))
+            minute = self._begin(level, *key)
         if minute.logged < most:
             minute.logged += 1
             self._node.log(level, text)
@@ -60,9 +60,26 @@ class LogLimit:
             self._node.counters.log_lines_suppressed += 1
             self._node.log("debug", text)
 
+    def _begin(self, level: str, cause: str, host: str) -> _Minute:
+        """Return the minute of a pair that is not in the table; of a wider one where the table is full."""
+        if len(self._minutes) >= limits.LOG_SOURCES:
+            host = MANY
+        if self._causes[host] >= limits.LOG_CAUSES:
+            cause = OTHER
+        key = (cause, host)
+        minute = self._minutes.get(key)
+        if minute is None:
+            minute = self._minutes[key] = _Minute(level)
+            self._causes[host] += 1
+            self._node.schedule(self._node.now + limits.LOG_PAUSE, lambda now: self._over(key))
+        return minute
+
     def _over(self, key: tuple[str, str]) -> None:
         """Say how many lines were left out; the next minute begins with the next line."""
         minute = self._minutes.pop(key)
+        self._causes[key[1]] -= 1
+        if not self._causes[key[1]]:
+            del self._causes[key[1]]
         if minute.suppressed:
             cause, host = key
             count = minute.suppressed

@@ -141,7 +141,7 @@ class _Run:
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
-        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain)
+        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain, self.settings.admin_hosts)
         if self.listener is not None:
             await admin.start(self.listener)
         _spare_the_collector()

@@ -323,14 +323,15 @@ class Broker(Face):
             self.node.counters.tls_failed += 1
             # A port that is only looked at, by a health check, say, is nobody who was refused.
             level = "warning" if isinstance(error, ssl.SSLError) else "debug"
-            text = f"{peer}: no TLS at listener '{name}': {describe_error(error)}; closed"
-            self.node.log_limit.line(level, "no TLS", peer, text)
+            cause = f"no TLS at listener '{name}': {describe_error(error)}"
+            self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
 
         return await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1
-        log_line("warning", line)
+        peer, _, cause = line.partition(": ")
+        self.node.log_limit.line("warning", cause, peer, line)
 
     def _ssl_context(self, name: str, config: ListenerConfig) -> ssl.SSLContext:
         if not config.certfile or not config.keyfile:

@@ -128,6 +128,7 @@ class RunSettings:
     routing: str = "topic"
     overlay: str = "capability"
     admin: Address | None = None
+    admin_hosts: tuple[str, ...] = ()
     log_level: str = "info"
     capability: float | None = None
     hello: float = 0.5
@@ -319,6 +320,11 @@ def _admin(value: object) -> Address:
     return Address(found.host or "0.0.0.0", found.port)
 
 
+def _hosts(value: object) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    return tuple(_text(text) for text in texts)
+
+
 def _seeds(value: object) -> tuple[Address, ...]:
     texts = value if isinstance(value, list) else [value]
     try:
@@ -460,6 +466,7 @@ OPTIONS: dict[str, Option] = {
     "routing": Option(_choice(*ROUTINGS)),
     "overlay": Option(_choice("capability", "balance"), flag=False),
     "admin": Option(_admin),
+    "admin_hosts": Option(_hosts, flag=False),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),
     "capability": Option(_number(0.0, 1e8), flag=False),

@@ -165,6 +165,10 @@ class _Transport:
 
     abort = close
 
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        check(name in ("peername", "sockname"), name)
+        return "127.0.0.1", 1
+
     def pause_reading(self) -> None:
         """Nothing."""
 
@@ -174,11 +178,18 @@ class _Transport:
 class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
+        self.hosts = frozenset(("broker.example",))
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
 
-    def make_room(self) -> bool:
-        return True
+    def make_room(self) -> None:
+        """Nothing."""
+
+    def refuse_host(self, name: str, peer: str) -> None:
+        """Nothing."""
+
+    def post(self, path: str, query: str) -> tuple[int, str, str]:
+        return 404, "text/plain", "not found\n"
 
     def answer(self, path: str) -> tuple[int, str, str]:
         check(path.startswith("/"), f"path {path!r}")

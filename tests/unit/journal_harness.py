@@ -76,7 +76,7 @@ class Durable(World):
         self.files = files or Files()
         self.now = at
         own = NodeConfig(id=ID, boot=int(at), **config)
-        self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=lambda _, text: self.logged.append(text))
+        self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
         self.durability = self.node.durability = Durability(self.node, sync=sync)
         files = self.files
         generation = max(files.generations, default=0) + 1

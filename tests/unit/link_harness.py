@@ -148,4 +148,4 @@ def unharmed(world: World) -> None:
 
 
 def warnings(world: World) -> list[str]:
-    return [line for line in world.logged if line.startswith(("broker at", "link to"))]
+    return [line for level, line in world.lines if level != "debug" and line.startswith(("broker at", "link to"))]

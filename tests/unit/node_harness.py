@@ -74,12 +74,18 @@ class World:
 
     def __init__(self, *, hooks: Hooks | None = None, **config: Any) -> None:
         self.now = 1000.0
-        self.logged: list[str] = []
-        self.node = Node(
-            NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=lambda level, text: self.logged.append(text)
-        )
+        self.lines: list[tuple[str, str]] = []
+        self.node = Node(NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log)
         self.effects: list[Effect] = []
         self.peers: list[FakeClient] = []
+
+    def _log(self, level: str, text: str) -> None:
+        self.lines.append((level, text))
+
+    @property
+    def logged(self) -> list[str]:
+        """All lines, without their levels."""
+        return [text for _, text in self.lines]
 
     @property
     def counters(self) -> Any:
