@@ -17,6 +17,7 @@ settings.register_profile(
     "random", deadline=None, max_examples=100, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("fixed"), max_examples=10)  # between two edits
 settings.load_profile("fixed")
 
 # MQTT.js is there when node and npm were (scripts/setup mqttjs).
@@ -33,8 +34,15 @@ LIMIT = 600
 """s for a test that hangs: ten times as long as the longest takes on a machine that is four times too busy."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--drawn`: only tests whose examples Hypothesis draws; with `--hypothesis-profile=random` these are new ones each time."""
+    parser.addoption("--drawn", action="store_true", help="only tests with examples that Hypothesis draws")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give every test this limit; several waits, each with a limit of its own, have room in it."""
+    if config.getoption("--drawn"):
+        items[:] = [item for item in items if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)]
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))
