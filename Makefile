@@ -4,6 +4,7 @@
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
 #   make check               ruff, mypy, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
+#   make fresh [SEEDS=n]     n simulated schedules and drawn examples that no run has tried; what fails is kept in build/found
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
 #   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
@@ -19,7 +20,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run test interop check sim scale soak chaos load fuzz bench converge paths containers licences lock clean
+.PHONY: help run test interop check sim fresh scale soak chaos load fuzz bench converge paths containers licences lock clean
 MAKEFLAGS += --no-print-directory
 
 # Debian keeps mosquitto and ip where only root's path looks.
@@ -58,6 +59,10 @@ check:
 sim:
 	@scripts/setup venv
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+fresh:
+	@scripts/setup venv
+	@scripts/fresh $(SEEDS)
 
 scale:
 	@scripts/setup venv
