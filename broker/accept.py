@@ -332,6 +332,9 @@ class Handshake:
             node.counters.sessions_refused += 1
             self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
             return
+        if old is None and not node.memory.takes_more:
+            self.turn_away(ReasonCode.SERVER_BUSY, "comes while memory is short")
+            return
         if old is not None and old.conn is not None:
             node.take_over(old)
             old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection

@@ -125,7 +125,8 @@ class Listener(Server):  # type: ignore[misc]
             return StreamServer(sockets, plain, self, self.listener_name)
         if self.unix is not None:
             return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, backlog=BACKLOG)
-        return await loop.create_server(lambda: accept(None), where[0], int(where[1]), reuse_address=True, backlog=BACKLOG)
+        sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
+        return LoopServer(loop, sockets, accept, context=None, tls_timeout=TLS_TIMEOUT, failed=failed)
 
     async def close_instance(self) -> None:
         """Close, and remove the file of a Unix socket."""

@@ -68,6 +68,12 @@ class NodeConfig:
     """With `server_reference`: for good (0x9D) or for now (0x9C)."""
     max_connections: int = 0
     """Clients connected at a time, 0: any number."""
+    memory_limit: int = 0
+    """Bytes that the broker keeps for clients and others (`broker.memory`), 0: any number."""
+    max_queued_bytes: int = 0
+    """Bytes of all messages that wait for clients, 0: half of `memory_limit`."""
+    max_retained_bytes: int = 0
+    """Bytes of all retained messages, 0: `limits.MAX_RETAINED_BYTES`, and a quarter of `memory_limit` at most."""
     connection_rate: float = 0.0
     """Clients that may connect a second, 0: any number."""
     connect_timeout: float = limits.CONNECT_TIMEOUT
@@ -75,6 +81,11 @@ class NodeConfig:
     """Listeners whose clients are called what their certificates say."""
     link_listener: str | None = None
     """The only listener where brokers are let in; None: all."""
+
+    def retained_limit(self) -> int:
+        """Return the bytes of all retained messages."""
+        most = self.memory_limit // 4 or limits.MAX_RETAINED_BYTES
+        return self.max_retained_bytes or min(limits.MAX_RETAINED_BYTES, most)
 
     def versions(self) -> tuple[int, int]:
         """Return the versions of the link protocol that are spoken with this routing."""

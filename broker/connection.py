@@ -170,6 +170,11 @@ class Connection:
         self._need = 0 if self.waiting else packet_size(rest)
 
     @property
+    def unread(self) -> int:
+        """Bytes that have come and are not handled."""
+        return self._have if self._parts else 0
+
+    @property
     def mid_packet(self) -> bool:
         """True while part of a packet has come and the rest is on its way."""
         return bool(self._parts)

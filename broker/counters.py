@@ -77,6 +77,10 @@ class Counters:
     journal_cut: int = 0  # files whose end could not be read at the start
     journal_split: int = 0  # turns that changed too much for one frame
     checkpoints: int = 0  # times that everything was written once more, so that what was before can be deleted
+    refused_files: int = 0  # connections closed because the open files that are left are kept for links and the admin port
+    sessions_shed: int = 0  # sessions of clients that were away, ended because memory was short
+    memory_closed: int = 0  # connections closed for the same reason
+    dropped_memory: int = 0  # messages for clients that were away, dropped for the same reason
     sessions_refused: int = 0
     sessions_expired: int = 0
     sessions_moved: int = 0  # taken over from another broker

@@ -354,6 +354,27 @@ PASSWORDS_KNOWN = 10_000
 """user names and passwords (as a keyed digest) that were right lately, so that thousands of clients that come back at once need
 not wait for argon2; then they are forgotten."""
 
+MEMORY_STEP = 5_000
+"""sessions, and connections, that are counted in one turn of the count of memory: about a millisecond."""
+
+MEMORY_HEAVY = 64 * 1024
+"""bytes that wait for a session or connection from which on it may be ended when memory is short."""
+
+MEMORY_SHED = 50
+"""sessions, and connections, that are ended in one turn for that."""
+
+RETAINED_MEMORY = 900
+"""bytes of memory that a retained message takes besides its payload and topic, its mark included."""
+
+SESSION_MEMORY = 1_500
+SUBSCRIPTION_MEMORY = 600
+CONNECTION_MEMORY = 1_500
+"""bytes of memory that each session, subscription and connection takes."""
+
+FILES_KEPT = 256
+"""open files that clients may not take, so that links, the admin port and the journal have theirs; a fifth of all where there are
+few."""
+
 SYS_SESSIONS = 20_000
 """sessions whose waiting messages $SYS adds up: a walk of some milliseconds every interval. With more: the retained alone."""
 

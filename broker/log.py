@@ -139,6 +139,11 @@ class MessageLog:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self._bytes
+
     def append(self, entry: Entry) -> None:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)

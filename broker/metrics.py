@@ -29,6 +29,7 @@ _REFUSALS = {
     "keep_alive_timeout": "keep_alive_timeout",
     "taken_over": "taken_over",
     "slow_consumer_closed": "slow_consumer",
+    "memory_closed": "memory",
     "proxy_garbage": "proxy_garbage",
 }
 """Counter -> reason for which a client's connection was closed from our side."""
@@ -37,6 +38,7 @@ _DROPS = {
     "dropped_slow_consumer": "slow_consumer",
     "dropped_queue_full": "queue_full",
     "dropped_too_large": "too_large",
+    "dropped_memory": "memory",
     "dropped_link": "link",
     "expired": "expired",
 }
@@ -69,6 +71,9 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     if (durability := node.durability) is not None:
         gauge("journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0)
         gauge("journal_pending_bytes", "Bytes of the journal that wait for the disk.", durability.pending)
+    gauge("memory_used_bytes", "Bytes kept for clients and other brokers, estimated.", node.memory.used)
+    gauge("memory_limit_bytes", "Bytes that may be kept; 0: any number.", node.memory.limit)
+    gauge("queued_bytes", "Bytes that wait for clients, estimated.", node.memory.queued)
     gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
     gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))

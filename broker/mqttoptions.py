@@ -113,5 +113,8 @@ OPTIONS: dict[str, tuple[str, Reader]] = {
     "redirect": ("redirect_permanent", _permanent),
     "max_connections": ("max_connections", _whole(0, 10_000_000)),
     "connection_rate": ("connection_rate", _rate),
+    "memory_limit": ("memory_limit", _whole(0, 1 << 50, " bytes")),
+    "max_queued_bytes": ("max_queued_bytes", _whole(0, 1 << 50, " bytes")),
+    "max_retained_bytes": ("max_retained_bytes", _whole(0, 1 << 50, " bytes")),
 }
 """Key -> (field of the node's configuration, reader)."""

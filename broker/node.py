@@ -38,6 +38,7 @@ from broker.federation import Federation
 from broker.keptsession import KeptSession
 from broker.link import Link
 from broker.log_limit import LogLimit
+from broker.memory import Memory
 from broker.message import Message
 from broker.rate import Rate
 from broker.retained import RetainedStore
@@ -105,7 +106,7 @@ class Node:
         self.sessions: dict[str, Session] = {}
         self.access: Access | None = None  # None: the plugins alone have a say
         self.checking = 0  # passwords
-        self.retained = RetainedStore(self.counters)
+        self.retained = RetainedStore(self.counters, config.retained_limit())
         self.fanout = Fanout(self)
         self.forwarding: list[Link] = []  # links in the live stream
         self.federated = False  # somebody else was there: what is published must be numbered and kept
@@ -126,6 +127,7 @@ class Node:
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
         self.moving = self.federation.moving
+        self.memory = Memory(self)
         self.federated = self.federation.enabled
 
     # ---------------------------------------------------------------- inputs

@@ -32,10 +32,16 @@ class Change(IntEnum):
 class RetainedStore:
     """The last retained message of every topic."""
 
-    __slots__ = ("_bytes", "_counters", "_expiring", "_floor", "_graves", "_trie", "digests", "refused_at", "tombstones")
+    __slots__ = (
+        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_trie", "closed", "digests", "limit", "refused_at",
+        "tombstones",
+    )  # fmt: skip
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, limit: int = 0) -> None:
+        """`limit`: bytes of all messages; 0: `limits.MAX_RETAINED_BYTES`."""
         self._counters = counters
+        self.limit = limit
+        self.closed = False  # no new topics: memory is short
         self.clear()
 
     def clear(self) -> None:
@@ -118,7 +124,8 @@ class RetainedStore:
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
         grown = self._bytes + size_of(message) - (0 if old is None else size_of(old))
-        if (old is None and len(self._trie) >= limits.MAX_RETAINED) or grown > limits.MAX_RETAINED_BYTES:
+        full = grown > (self.limit or limits.MAX_RETAINED_BYTES)
+        if full or (old is None and (self.closed or len(self._trie) >= limits.MAX_RETAINED)):
             self._counters.retained_refused += 1
             return False
         self._trie.set(topic, message)

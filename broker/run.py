@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import random
-import resource
 import signal
 import socket
 import time
@@ -23,6 +22,7 @@ from broker.configfile import ConfigError, ConfigFile
 from broker.disk import Disk
 from broker.drain import Drain, read_drain
 from broker.identity import DataDir, fresh_identity
+from broker.machine import default_memory_limit, files_for_clients, raise_file_limit
 from broker.settings import (
     AccessSettings,
     FederationSettings,
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             own_host=first_address,
         )
         with _admin_socket(settings) as listener:
-            _raise_file_limit()
+            raise_file_limit()
+            federation.memory_limit, federation.max_connections = default_memory_limit(), files_for_clients()
             disk = _disk(settings, identity.id)
             return _run_loop(_Run(settings, data, config, federation, listener, disk, arguments.die_with_parent))
     finally:
@@ -295,10 +296,3 @@ def _spare_the_collector() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(10_000, 20, 10)
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: each connection is one."""
-    with contextlib.suppress(OSError, ValueError):
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

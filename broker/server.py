@@ -55,6 +55,7 @@ from broker.outreach import Outreach
 from broker.plugins import Plugins
 from broker.proxy import ProxyHeader
 from broker.settings import AccessSettings, FederationSettings
+from broker.sockets import Acceptor
 from broker.systopics import INTERVAL, SysTopics
 from broker.tls import describe_error, renew
 from broker.transport import Driver, StreamProtocol
@@ -326,7 +327,15 @@ class Broker(Face):
             cause = f"no TLS at listener '{name}': {describe_error(error)}"
             self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
 
-        return await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
+        listening = await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
+        if isinstance(listening, Acceptor):
+            listening.crowded = self._crowded
+        return listening
+
+    def _crowded(self, peer: str) -> None:
+        self.node.counters.refused_files += 1
+        text = f"{peer}: closed, as the files that are left are kept for links and the admin port (ulimit -n)"
+        self.node.log_limit.line("warning", "too many open files", peer, text)
 
     def _bad_proxy_header(self, line: str) -> None:
         self.node.counters.proxy_garbage += 1

@@ -359,6 +359,12 @@ class Session:
         if full and not kept and not self.node.federation.backpressure.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
+        memory = self.node.memory
+        memory.appended += size + limits.QUEUED_MEMORY
+        if memory.appended >= memory.brink and not kept and not memory.takes_queued(self):
+            memory.appended -= size + limits.QUEUED_MEMORY
+            self.node.counters.dropped_memory += 1
+            return False
         self.queue.append(outgoing)
         self.queued_bytes += size
         return True

@@ -86,6 +86,10 @@ class FederationSettings:
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
     """Where clients connect, when that is not where brokers do."""
+    memory_limit: int = 0
+    """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0: any number."""
+    max_connections: int = 0
+    """The same for the clients that are connected."""
 
     def node_config(self) -> NodeConfig:
         """Return the part that the node wants."""
@@ -107,6 +111,8 @@ class FederationSettings:
             link_timeout=self.link_timeout,
             td=self.td,
             client_address=str(self.client_address or ""),
+            memory_limit=self.memory_limit,
+            max_connections=self.max_connections,
         )
 
 

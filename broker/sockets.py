@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker import limits
+from broker.machine import files_for_clients
 from broker.poller import Stream
 from broker.proxy import ProxyError, ProxyHeader, parse, wanted
 from broker.transport import socket_name
@@ -201,6 +202,9 @@ class Acceptor:
         self.loop = loop
         self.sockets = tuple(sockets)
         self._said = -SAID_AGAIN
+        self._most = files_for_clients()
+        self.crowded: Callable[[str], None] | None = None
+        """Called with the address of each connection that is closed because the files that are left are not for clients."""
         for each in self.sockets:
             loop.add_reader(each, self._accept, each)
 
@@ -229,6 +233,11 @@ class Acceptor:
                     self._pause(listening, error)
                     break
                 continue  # that connection was gone before it was here
+            if number >= self._most:  # numbers are given from below
+                os.close(number)
+                if self.crowded is not None:
+                    self.crowded(socket_name(address))
+                continue
             os.set_blocking(number, False)
             self.accepted(number, address)
 

@@ -1,0 +1,144 @@
+"""What is refused and dropped when memory is short, in which order, and that it is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker import limits
+from broker.machine import default_memory_limit, files_for_clients
+from broker.memory import Pressure, queue_memory
+from tests.unit.node_harness import World, connect_packet
+
+MIB = 1 << 20
+
+
+def away(world: World, name: str, topic: str = "q/#") -> None:
+    """A client with a kept session that is gone."""
+    client = world.connect(name, clean=False, properties={0x11: 3600})
+    client.subscribe(topic, qos=1)
+    client.vanish()
+
+
+def fill(world: World, topic: str, messages: int, size: int = 100_000) -> None:
+    publisher = world.connect("publisher")
+    for number in range(messages):
+        publisher.publish(topic, b"x" * size, 1, number % 65535 + 1)
+    publisher.vanish()
+
+
+def test_without_limits_nothing_is_counted_or_refused() -> None:
+    world = World()
+    away(world, "c")
+    fill(world, "q/1", 200)
+    assert len(world.session("c").queue) + len(world.session("c").inflight) == 200
+    assert world.node.memory.pressure == Pressure.NONE
+
+
+def test_queues_of_all_sessions_have_a_limit_together() -> None:
+    world = World(max_queued_bytes=10 * MIB)
+    for number in range(4):
+        away(world, f"c{number}")
+    fill(world, "q/1", 200)
+    assert world.counters.dropped_memory > 0
+    queued = sum(session.queued_bytes for session in world.node.sessions.values())
+    assert 9 * MIB < queued <= 10 * MIB
+    assert world.counters.dropped_memory + sum(len(s.queue) + len(s.inflight) for s in world.node.sessions.values()) == 4 * 200
+
+
+def test_room_that_has_become_free_is_used_again() -> None:
+    world = World(max_queued_bytes=5 * MIB)
+    away(world, "c")
+    fill(world, "q/1", 100)
+    dropped = world.counters.dropped_memory
+    assert dropped
+    back = world.connect("c", clean=True)
+    back.vanish()
+    world.advance(3.0)
+    away(world, "d")
+    fill(world, "q/1", 20)
+    assert world.counters.dropped_memory == dropped
+
+
+def test_a_connected_client_is_not_dropped_for() -> None:
+    world = World(max_queued_bytes=1 * MIB)
+    client = world.connect("c")
+    client.subscribe("q/#", qos=1)
+    fill(world, "q/1", 2000, 5_000)
+    assert world.counters.dropped_memory == 0
+
+
+def test_the_order_in_which_memory_is_made() -> None:
+    """High: no new retained topics, no new clients. Full: nothing for who is away. Over: the largest sessions end."""
+    world = World(memory_limit=40 * MIB, max_queued_bytes=1 << 40, max_retained_bytes=1 << 40)
+    retained = world.connect("r")
+    for number in range(30):
+        retained.publish(f"kept/{number}", b"x" * MIB, 1, number + 1, retain=True)
+    assert world.node.memory.pressure == Pressure.NONE
+    for number in range(2):
+        retained.publish(f"more/{number}", b"x" * MIB, 1, number + 100, retain=True)
+    world.advance(1.0)
+    assert world.node.memory.pressure == Pressure.HIGH
+    kept = len(world.node.retained)
+    retained.publish("new/topic", b"x", 1, 200, retain=True)
+    retained.publish("kept/1", b"another", 1, 201, retain=True)
+    assert len(world.node.retained) == kept
+    assert world.counters.retained_refused == 1
+    stranger = world.open()
+    stranger.send(connect_packet("stranger", 5))
+    assert stranger.closed
+    assert any("memory is short" in line for line in world.logged)
+
+
+def test_sessions_with_most_end_first() -> None:
+    world = World(memory_limit=30 * MIB, max_queued_bytes=1 << 40)
+    away(world, "small", "small")
+    away(world, "large", "large")
+    fill(world, "small", 50)
+    fill(world, "large", 200)
+    fill(world, "large", 150)
+    world.advance(5.0)
+    assert set(world.node.sessions) == {"small"}
+    assert world.counters.sessions_shed == 1
+    assert world.counters.dropped_memory == 350
+    assert world.node.memory.pressure == Pressure.NONE
+    assert sum("the session of client 'large' ends, with 350 messages" in line for line in world.logged) == 1
+
+
+def test_a_packet_that_never_ends_is_closed_at_last() -> None:
+    world = World(memory_limit=20 * MIB)
+    client = world.connect("c")
+    head = b"\x30" + bytes((0xFF, 0xFF, 0xFF, 0x7F))
+    client.send(head + b"x" * (12 * MIB))
+    other = world.connect("d")
+    other.send(head + b"x" * (14 * MIB))
+    world.advance(3.0)
+    assert (client.closed, other.closed) == (False, True)
+    assert world.counters.memory_closed == 1
+
+
+def test_the_count_of_a_session() -> None:
+    world = World()
+    away(world, "c")
+    fill(world, "q/1", 50, 1000)
+    assert 50 * 1000 < queue_memory(world.session("c")) < 50 * (1000 + limits.QUEUED_MEMORY + 100)
+
+
+def test_the_default_is_a_share_of_what_there_is(tmp_path: Path) -> None:
+    machine = default_memory_limit(tmp_path / "no such file")
+    assert machine > 0
+    for text, limit in (("max\n", machine), ("1000000\n", 600_000), ("", machine)):
+        (tmp_path / "memory.max").write_text(text)
+        assert default_memory_limit(tmp_path / "memory.max") == limit
+    assert files_for_clients() > 0
+
+
+def test_many_sessions_are_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MEMORY_STEP", 7)
+    world = World(max_queued_bytes=1 << 40)
+    for number in range(30):
+        away(world, f"c{number}")
+    fill(world, "q/1", 10)
+    world.advance(60.0)
+    assert world.node.memory.queued == sum(map(queue_memory, world.node.sessions.values()))
