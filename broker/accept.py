@@ -11,6 +11,7 @@ from broker.authentication import Authentication, AuthenticationFailed
 from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
+from broker.ownership import abandoned, belongs, owner_of
 from broker.proxy import common_name
 from broker.reasons import explain, well_formed
 from broker.session import NEVER, Session
@@ -34,7 +35,7 @@ MQTT_5 = b"\x00\x04MQTT\x05"
 class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
-    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "timer", "version")
+    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "owner", "timer", "version")
 
     def __init__(self, node: Node, conn: Connection) -> None:
         self.node = node
@@ -44,6 +45,7 @@ class Handshake:
         self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
         self.authentication: Authentication | None = None
+        self.owner: str | None = None  # the client's user, once it is let in: see `broker.ownership`
         self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
 
     def packets(self, data: bytes, now: float) -> int:
@@ -297,6 +299,12 @@ class Handshake:
             self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
         self.node.forget(self.conn)
 
+    def foreign(self) -> None:
+        """Refuse who comes with the client id of another user's session."""
+        self.node.counters.sessions_foreign += 1
+        why = "comes with the client id of another user's session"
+        self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why, told="this client id belongs to another user")
+
     def _refusal(self, connack: Connack, why: str) -> bytes:
         asked = self.connect.properties if self.connect is not None else None
         maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE)
@@ -325,8 +333,15 @@ class Handshake:
         if not connect.client_id:
             connect.client_id = node.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        self.owner = owner_of(node, connect.username, self.conn.listener, proven=self.authentication is not None)
+        old = node.sessions.get(connect.client_id)
+        if old is not None and not belongs(node, old, self.owner):
+            if not abandoned(node, old):
+                self.foreign()
+                return
+            node.end_session(old)  # what waits for one user is not for another
         if not stamp and not (stamp := node.moving.begin(self, connect, now)):
-            return  # waits for its session
+            return  # waits for its session, or is refused
         old = node.sessions.get(connect.client_id)
         if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
             node.counters.sessions_refused += 1
@@ -338,8 +353,8 @@ class Handshake:
         if old is not None and old.conn is not None:
             node.take_over(old)
             old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection
-        if old is not None and (connect.clean_start or (node.access is not None and old.username != connect.username)):
-            node.end_session(old)  # with users of ours, what waits for one of them is not for another
+        if old is not None and connect.clean_start:
+            node.end_session(old)
             old = None
         present = old is not None
         session = old if old is not None else Session(node, connect.client_id)
@@ -347,6 +362,10 @@ class Handshake:
         session.stop_timers()
         node.sessions[connect.client_id] = session
         session.stamp = stamp
+        if not present:
+            session.born = stamp
+        if connect.clean_start:
+            session.floor = stamp
         self._configure(session, connect, answer)
         node.moving.came(session, present)
         client = Client(node, conn, session, connect)
@@ -390,6 +409,7 @@ class Handshake:
         session.version = connect.version
         session.clean = connect.clean_start
         session.username = connect.username
+        session.owner = self.owner
         if node.access is not None or session.permissions is not None:
             permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
             changed = changed or permissions is None or not permissions.same(session.permissions)

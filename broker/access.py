@@ -245,6 +245,17 @@ class Access:
         chosen = self._anonymous.get(listener) if isinstance(self._anonymous, Mapping) else self._anonymous
         return self.users is None if chosen is None else chosen
 
+    @property
+    def anonymous_somewhere(self) -> bool:
+        """Whether some listener may let clients without a user name in."""
+        if isinstance(self._anonymous, Mapping):
+            return self.users is None or any(self._anonymous.values())
+        return self.lets_anonymous("")
+
+    def known_as(self, user: str | None, *, verified: bool, certified: bool) -> str | None:
+        """Return a user's name in the one spelling that counts; None: it has none, or one that nobody has checked."""
+        return None if user is None or (self.users is None and not (verified or certified)) else self._canonical(user)
+
     def asks(self, user: str | None) -> bool:
         """Whether a client's password has to be checked."""
         return self.users is not None and user is not None
@@ -262,10 +273,7 @@ class Access:
         nobody looks at names, one is a mere claim and counts as none. Who would not be let in any more may nothing, without
         being thrown out.
         """
-        if self.users is None and not (verified or certified):
-            user = None
-        if user is not None:
-            user = self._canonical(user)
+        user = self.known_as(user, verified=verified, certified=certified)
         if user is None:
             out = not self.lets_anonymous(listener)
         else:

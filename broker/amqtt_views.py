@@ -17,6 +17,7 @@ from broker.admission import split_peer
 from broker.client import Client
 from broker.connection import Connection
 from broker.message import Message
+from broker.ownership import owner_of
 from broker.session import NEVER, Session
 from broker.wire.constants import ReasonCode
 from broker.wire.packets import Connect
@@ -121,6 +122,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
             session = node.sessions[client_id] = Session(node, client_id)
             session.clean = False
             session.username = value[0].username
+            session.owner = owner_of(node, session.username, "", proven=False)
             session.permissions = node.permissions(session.username, client_id, "")
             session.expire_after(0xFFFFFFFF)
             if session.expiry != NEVER:

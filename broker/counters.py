@@ -87,6 +87,7 @@ class Counters:
     sessions_unmoved: int = 0  # at a broker that did not answer: their clients began anew
     sessions_uncertain: int = 0  # moved although what they had had is not all kept in mind: QoS 2 may come twice
     sessions_lost: int = 0  # ended because their clients have newer ones elsewhere
+    sessions_foreign: int = 0  # CONNECTs refused, as another user has a session with their client id
     sessions_untold: int = 0  # that others cannot know of, as the listing is full
     wills: int = 0
     internal: int = 0  # messages that the broker or a plugin published

@@ -409,7 +409,9 @@ class Durability:
         where = None if listener is None else listener.encode()
         left = max(1, session.left + self._set) if session.left else 0
         head = session.number, flags, session.version, session.expiry, session.stamp, left
-        self.record(SessionRecord(*head, client_id, username, will, where).encode())
+        owner = None if session.owner is None else session.owner.encode()
+        ages = (session.born, session.floor)
+        self.record(SessionRecord(*head, client_id, username, will, where, owner, ages).encode())
 
     def whole(self, session: KeptSession) -> None:
         """Record all of a session: what was recorded of it before is not needed any more."""

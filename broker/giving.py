@@ -1,8 +1,8 @@
 """Sessions that other brokers take: the holder's side of a move (`broker.moving` has the whole of it), and what both sides say.
 
-    request  u8 TAKE, REST or DONE, u64 stamp of the taker's connection, client id, u32 from where on
-    answer   u8 NOTHING, MOVED, NEWER, ENDED or COMING, stamp, client id, with MOVED the id of the broker that has it (its own:
-             begin again)
+    request  u8 TAKE, REST or DONE, u64 stamp of the taker's connection, client id, u32 from where on, digest of its user (8)
+    answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id of the broker that has it
+             (its own: begin again)
     part     u8 TAKE or REST, stamp, client id, u32 number of the export, u32 bytes of all parts, u32 position, bytes
 
 A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until it is taken or given up.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.listings import BEHIND, CLIENT
 from broker.origin import Vector
+from broker.ownership import KEPT, Entry, digest
 from broker.session import Session
 from broker.sessionstate import encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
@@ -30,8 +31,8 @@ REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 
 TAKE, REST, DONE = 1, 2, 3
 """Requests; of the first two there are parts."""
-NOTHING, MOVED, NEWER, ENDED, COMING = 1, 2, 3, 4, 5
-"""Answers."""
+NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
+"""Answers. FOREIGN: the session is another user's."""
 
 PART_SIZE = 60_000
 WINDOW = 16
@@ -52,8 +53,8 @@ EXPORT_TIME = 30.0
 _HEAD = struct.Struct(">BQH")
 WHERE = struct.Struct(">III")
 
-Given = tuple[bytes, int]
-"""Who has taken a session, with which stamp."""
+Given = tuple[bytes, Entry]
+"""Who has taken a session, and what it is going to post of it."""
 
 
 def say(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
@@ -132,7 +133,7 @@ class Giving:
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:
         """Note that a broker tells everybody of a session: then nobody need ask us any more."""
         given = self._given.get(client_id)
-        if given is not None and given[0] == broker_id and stamp >= given[1]:
+        if given is not None and given[0] == broker_id and stamp >= given[1].stamp:
             self._found(client_id, given)
 
     def _found(self, client_id: str, given: Given) -> None:
@@ -151,11 +152,14 @@ class Giving:
         export = self._exports.get(client_id)
         mine = export is not None and (export.taker, export.stamp) == (sender, stamp)
         if session is None or not session.stamp:
-            self._absent(sender, request, stamp, client_id)
+            self._absent(sender, request, stamp, client_id, rest[4:])
+        elif rest[4:] != digest(session.owner):
+            self._answer(sender, FOREIGN, stamp, client_id)
         elif session.stamp > stamp or (export is not None and export.stamp > stamp) or (request == DONE and not mine):
             self._answer(sender, NEWER, stamp, client_id)
         elif request == DONE and export is not None:
-            given = self._given[client_id] = (sender, stamp)
+            entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
+            given = self._given[client_id] = (sender, entry)
             end_quietly(node, session, export.queued)
             node.schedule(now + GIVEN_TIME, lambda at: self._found(client_id, given))
             self._answer(sender, ENDED, stamp, client_id)
@@ -165,12 +169,14 @@ class Giving:
     def _answer(self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
         self._federation.listings.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
 
-    def _absent(self, sender: bytes, request: int, stamp: int, client_id: str) -> None:
+    def _absent(self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes) -> None:
         given = self._given.get(client_id)
         if given is None:
             self._answer(sender, NOTHING, stamp, client_id)
+        elif owner != given[1].owner:
+            self._answer(sender, FOREIGN, stamp, client_id)
         elif request == DONE:
-            self._answer(sender, ENDED if given == (sender, stamp) else NEWER, stamp, client_id)
+            self._answer(sender, ENDED if (given[0], given[1].stamp) == (sender, stamp) else NEWER, stamp, client_id)
         elif given[0] == sender:
             self._answer(sender, NOTHING, stamp, client_id)
         else:

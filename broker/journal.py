@@ -18,8 +18,8 @@ from enum import IntEnum
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-VERSION = 2
-"""1: sessions without their listeners."""
+VERSION = 3
+"""1: sessions without their listeners. 2: without their owners and ages."""
 ANEW = 0x8000
 """Added to the version of a generation that began after something could not be written: what it says does not go on where the one
 before it ends, so it counts from its WHOLE on, and without that not at all, unless it is the first that is there."""
@@ -212,6 +212,7 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
 _MESSAGE = struct.Struct(">QBQHI")
 _RUN = struct.Struct(">QBIIIHI")
 _SESSION = struct.Struct(">IBBdQQHI")
+_AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
@@ -221,9 +222,9 @@ _LOGGED = struct.Struct(">16sQIIQ")
 _WHOLE = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
 
-NEW, NAMED, CLEAN, HAS_WILL, CAME_IN = 1, 2, 4, 8, 16
+NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection began with Clean Start; has a
-will; says at which listener it came in."""
+will; says at which listener it came in; whose it is; and when it was born."""
 
 
 class MessageRecord(NamedTuple):
@@ -304,15 +305,21 @@ class SessionRecord(NamedTuple):
     username: bytes
     will: bytes
     listener: bytes | None = None
+    owner: bytes | None = None
+    ages: tuple[int, int] = (0, 0)
+    """when it was born, and its floor (see `broker.ownership`)"""
 
     def encode(self) -> bytes:
         """Return the record."""
         flags = self.flags | CAME_IN if self.listener is not None else self.flags
+        flags |= (OWNED if self.owner is not None else 0) | (AGED if self.ages != (0, 0) else 0)
         head = _SESSION.pack(
             self.number, flags, self.version, self.expiry, self.stamp, self.gone, len(self.client_id), len(self.username)
         )
         where = b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
-        body = b"".join((head, self.client_id, self.username, where, self.will))
+        whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
+        ages = _AGES.pack(*self.ages) if flags & AGED else b""
+        body = b"".join((head, self.client_id, self.username, where, whose, ages, self.will))
         return _RECORD.pack(3, len(body)) + body
 
     @classmethod
@@ -325,8 +332,15 @@ class SessionRecord(NamedTuple):
         if flags & CAME_IN:
             at = end + 2 + int.from_bytes(body[end : end + 2], "big")
             listener = body[end + 2 : at]
+        owner, ages = None, (0, 0)
+        if flags & OWNED:
+            begin, at = at + 4, at + 4 + int.from_bytes(body[at : at + 4], "big")
+            owner = body[begin:at]
+        if flags & AGED:
+            ages, at = _AGES.unpack_from(body, at), at + _AGES.size
         client_id, name = body[_SESSION.size : middle], body[middle:end]
-        return cls(number, flags & ~CAME_IN, version, expiry, stamp, gone, client_id, name, body[at:], listener)
+        flags &= ~(CAME_IN | OWNED | AGED)
+        return cls(number, flags, version, expiry, stamp, gone, client_id, name, body[at:], listener, owner, ages)
 
 
 class SubscribedRecord(NamedTuple):

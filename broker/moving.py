@@ -35,6 +35,7 @@ from broker.giving import (
     COMING,
     DONE,
     ENDED,
+    FOREIGN,
     LATE,
     MOVED,
     NEWER,
@@ -55,6 +56,7 @@ from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.message import Message, size_of
 from broker.origin import Vector, Window, split_key
+from broker.ownership import KEPT, RESUMED, Entry, decode_entry, digest
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.wire.constants import ReasonCode
@@ -67,9 +69,6 @@ if TYPE_CHECKING:
     from broker.accept import Handshake
     from broker.federation import Federation
     from broker.node import Node
-
-KEPT, RESUMED = 1, 2
-"""Flags of an entry: the session outlives its connection; it goes on with an older one."""
 
 ASKING, COVERING, SETTLING, RESTING, CLOSING = range(5)
 """States of a move, see above."""
@@ -138,14 +137,22 @@ class Moving:
         if not self.active:
             return clock.tick(now)
         client_id = connect.client_id
-        if self._pulls and (old := self._pulls.get(client_id)) is not None:
-            self._give_up(old, now)
         others = self._elsewhere(client_id)
-        stamp = clock.tick(now, max([self._giving.newest(client_id), *(known[0] for known in others)]))
+        own = self._node.sessions.get(client_id)
+        old = self._pulls.get(client_id) if self._pulls else None
+        mine = digest(handshake.owner)
+        if old is not None and old.handshake.owner != handshake.owner:
+            handshake.foreign()
+            return 0
+        if own is None and any(entry.owner != mine for _, entry in others):
+            handshake.foreign()
+            return 0
+        if old is not None:
+            self._give_up(old, now)
+        stamp = clock.tick(now, max([self._giving.newest(client_id), *(entry.stamp for _, entry in others)]))
         if connect.clean_start or not others:
             return stamp
-        kept = [(newest, broker_id) for newest, broker_id, flags in others if flags & KEPT]
-        own = self._node.sessions.get(client_id)
+        kept = [(entry.stamp, broker_id) for broker_id, entry in others if entry.flags & KEPT and entry.owner == mine]
         if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
             return stamp
         if len(self._pulls) >= limits.MAX_MOVES:
@@ -165,9 +172,9 @@ class Moving:
 
     def _post(self, session: Session, resumed: bool) -> None:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
-        value = bytes((flags,)) + session.stamp.to_bytes(8, "big")
+        entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
         try:
-            self._federation.listings.post(CLIENT + session.client_id.encode(), value)
+            self._federation.listings.post(CLIENT + session.client_id.encode(), entry.encode())
         except ValueError:  # the listing is full: this client is known here alone
             self._federation.count("sessions_untold")
 
@@ -196,34 +203,38 @@ class Moving:
 
     # ---------------------------------------------------------------- sessions elsewhere
 
-    def _elsewhere(self, client_id: str) -> list[tuple[int, bytes, int]]:
-        """Return the sessions that a client has at other brokers: stamp, broker, flags. A broker whose link stands lives, though
-        the tree may be about to find another way to it."""
+    def _elsewhere(self, client_id: str) -> list[tuple[bytes, Entry]]:
+        """Return the sessions that a client id has at other brokers. A broker whose link stands lives, though the tree may be
+        about to find another way to it."""
         key = CLIENT + client_id.encode()
         found = [
-            (int.from_bytes(value[1:9], "big"), listing.id, value[0])
+            (listing.id, entry)
             for listing in self._directory.listings.values()
-            if (value := listing.entries.get(key)) is not None and self._lives(listing.id) and len(value) >= 9
+            if (value := listing.entries.get(key)) is not None
+            and (entry := decode_entry(value)) is not None
+            and self._lives(listing.id)
         ]
         if (given := self._giving.given(client_id)) is not None:
-            found.append((given[1], given[0], KEPT))  # its new holder has not told of it yet
+            found.append(given)  # its new holder has not told of it yet
         return found
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
-        if value is None or len(value) < 9:
+        if (entry := decode_entry(value)) is None:
             return
         try:
             client_id = key.decode()
         except UnicodeDecodeError:
             return
-        stamp = int.from_bytes(value[1:9], "big")
-        self._federation.retention.clock.merge(stamp, self._node.now)
-        self._giving.known(client_id, broker_id, stamp)
+        self._federation.retention.clock.merge(entry.stamp, self._node.now)
+        self._giving.known(client_id, broker_id, entry.stamp)
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp or client_id in self._pulls:
             return
-        if (stamp, broker_id) > (session.stamp, self._own):
-            self._lose(session, resumed=bool(value[0] & RESUMED))
+        if entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
+            if (entry.born, broker_id) < (session.born, self._own):
+                self._lose(session, resumed=False)
+        elif (entry.stamp, broker_id) > (session.stamp, self._own):
+            self._lose(session, resumed=bool(entry.flags & RESUMED))
 
     def _lose(self, session: Session, *, resumed: bool) -> None:
         """End a session because the client has a newer one elsewhere. `resumed`: that one goes on with it, or with another."""
@@ -246,7 +257,8 @@ class Moving:
         """Send the request that this state waits for the answer to."""
         request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
         if request is not None:
-            body = say(request, pull.stamp, pull.client_id, len(pull.data).to_bytes(4, "big"))
+            whose = digest(pull.handshake.owner)
+            body = say(request, pull.stamp, pull.client_id, len(pull.data).to_bytes(4, "big") + whose)
             self._federation.listings.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: Pull, now: float) -> None:
@@ -297,6 +309,14 @@ class Moving:
             session.stamp = 0  # it was never ours
             end_quietly(self._node, session, len(session.queue))
 
+    def _refuse(self, pull: Pull) -> None:
+        """The session is another user's: it stays where it is."""
+        del self._pulls[pull.client_id]
+        self._drop(pull)
+        pull.handshake.conn.waiting = False
+        if not pull.handshake.conn.closed:
+            pull.handshake.foreign()
+
     def _hang_up(self, pull: Pull) -> None:
         conn = pull.handshake.conn
         if not conn.closed:
@@ -316,6 +336,8 @@ class Moving:
             del self._pulls[client_id]
             self._drop(pull)
             self._hang_up(pull)
+        elif answer == FOREIGN:
+            self._refuse(pull)
         elif pull.state == CLOSING:
             if answer in (ENDED, NOTHING):
                 self._finish(pull, now)
@@ -360,6 +382,9 @@ class Moving:
                 self._close(pull, now)
             else:
                 pull.taken = decode_state(data, now)
+                if pull.taken.owner != pull.handshake.owner:
+                    self._refuse(pull)
+                    return
                 pull.state, pull.since = COVERING, now
                 self._cover(pull, now)
         except WireError as error:
@@ -393,8 +418,8 @@ class Moving:
         old = node.sessions.get(client_id)
         if old is not None:
             end_quietly(self._node, old, len(old.queue))
-        if (node.access is not None and state.username != connect.username) or len(node.sessions) >= limits.MAX_SESSIONS:
-            return True  # what waits for one user is not for another
+        if len(node.sessions) >= limits.MAX_SESSIONS:
+            return True
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
@@ -476,7 +501,7 @@ class Moving:
         node = self._node
         del self._pulls[pull.client_id]
         session, pull.session = pull.session, None
-        if any(stamp > pull.stamp for stamp, _, _ in self._elsewhere(pull.client_id)):
+        if any(entry.stamp > pull.stamp for _, entry in self._elsewhere(pull.client_id)):
             if session is not None:
                 end_quietly(self._node, session, len(session.queue))
             self._hang_up(pull)  # it is connected elsewhere by now
@@ -491,7 +516,8 @@ class Moving:
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
         """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""
-        _, stamp, client_id, _ = heard(body)
-        if (pull := self._pulls.get(client_id)) is not None and pull.stamp < stamp:
+        _, stamp, client_id, rest = heard(body)
+        pull = self._pulls.get(client_id)
+        if pull is not None and pull.stamp < stamp and rest[4:] == digest(pull.handshake.owner):
             self._give_up(pull, now)
         self._giving.requested(sender, body, now)

@@ -467,6 +467,8 @@ class Recovery:
             client_id, will = head.client_id.decode(), decode_will(head.will) if head.flags & HAS_WILL else None
             username = head.username.decode() if head.flags & NAMED else None
             state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
+            state.owner = None if head.owner is None else head.owner.decode()
+            state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
             shared: dict[bytes, int] = {}
             for topic_filter, s in kept.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):

@@ -92,12 +92,14 @@ class Session:
     __slots__ = (
         "account",
         "aliases",
+        "born",
         "checked",
         "clean",
         "client_id",
         "conn",
         "expiry",
         "expiry_timer",
+        "floor",
         "incoming",
         "inflight",
         "keeper",
@@ -111,6 +113,7 @@ class Session:
         "node",
         "number",
         "outbox",
+        "owner",
         "permissions",
         "pumping",
         "queue",
@@ -131,9 +134,12 @@ class Session:
         self.outbox: list[bytes] = []
         self.version = 4
         self.stamp = 0  # when its newest connection began (see `broker.moving`); 0: it is on its way here
+        self.born = 0  # when the session began,
+        self.floor = 0  # and the last Clean Start of its client, as far as known: what is older is not part of it
         self.clean = True
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None
+        self.owner: str | None = None  # whose it is (see `broker.ownership`); None: nobody has checked its client's name
         access = node.access
         self.listener: str | None = ""  # where its last connection came in; None: not known
         self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything

@@ -1,6 +1,7 @@
 """A client's session as bytes, for the broker that takes it over (docs/decisions/0016).
 
-    u8 version, u8 flags (1: has a user name), f64 expiry (s), u16 next packet identifier, user name
+    u8 version, u8 flags (1: has a user name, 2: an owner), f64 expiry (s), u16 next packet identifier,
+    u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
@@ -25,7 +26,7 @@ from broker.wire.properties import Property, decode_properties
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import split_shared, valid_topic_filter, valid_topic_name
 
-VERSION = 1
+VERSION = 2
 
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
@@ -33,7 +34,7 @@ IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
 
-_HEAD = struct.Struct(">BBdH")
+_HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
 _NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
 """Properties that a kept message does not have: they are of one connection, or kept otherwise."""
@@ -64,6 +65,9 @@ class SessionState:
     subscriptions: list[tuple[str, int, bool, bool, int]] = field(default_factory=list)
     """filter, QoS, No Local, Retain As Published, identifier"""
     items: list[Item] = field(default_factory=list)
+    owner: str | None = None
+    born: int = 0
+    floor: int = 0
 
 
 # ---------------------------------------------------------------- what a broker's sessions were offered
@@ -113,6 +117,7 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     """Return what a session without a connection consists of."""
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
+    state.owner, state.born, state.floor = session.owner, session.born, session.floor
     for number, s in enumerate(session.subscriptions.values()):
         state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
         group, inner = split_shared(s.filter)
@@ -139,8 +144,9 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
 def encode_state(state: SessionState, now: float) -> bytes:
     """Encode a session at `now` (s): of messages that expire, the time that they have left."""
     name = (state.username or "").encode()
-    flags = state.username is not None
-    parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id), _text(name), _text(encode_vector(state.seen))]
+    flags = (state.username is not None) | (state.owner is not None) << 1
+    parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
+    parts += [_text(name), _text((state.owner or "").encode()), _text(encode_vector(state.seen))]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
     parts.append(len(state.subscriptions).to_bytes(4, "big"))
@@ -198,15 +204,16 @@ def decode_state(data: bytes, now: float) -> SessionState:
         MalformedPacket: of another version, truncated, beyond the limits, or not what a client could have said.
     """
     reader = _Reader(data)
-    version, flags, expiry, next_packet_id = _HEAD.unpack(reader.take(_HEAD.size))
+    version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
         raise MalformedPacket(f"state of a session of version {version}")
     if not expiry >= 0:  # nor NaN
         raise MalformedPacket("state of a session that expires before its end")
-    name = reader.name()
-    if len(name.encode()) > 65_535:
-        raise MalformedPacket("state of a session with a user name that no client has")
+    name, owner = reader.name(), reader.name()
+    if max(len(name.encode()), len(owner.encode())) > 65_535 or max(born, floor) >> 63:
+        raise MalformedPacket("state of a session with a user name, or a time, that no client has")
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
+    state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.MAX_SUBSCRIPTIONS:
@@ -267,6 +274,7 @@ def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
     """Make a new session what it was at another broker. What is beyond the limits here is dropped and counted as there."""
     most = session.node.config.max_qos
     session.username = state.username
+    session.owner, session.born, session.floor = state.owner, state.born, state.floor
     session.expiry = state.expiry
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)

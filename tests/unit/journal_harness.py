@@ -132,7 +132,8 @@ def _session(session: Session) -> dict[str, Any]:
         elif not outgoing.message.expired(session.node.now):
             queue.append(_outgoing(outgoing))
     subscriptions = {(s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in session.subscriptions.values()}
-    fixed = (session.username, session.expiry, session.stamp, session.clean, frozenset(session.incoming))
+    whose = (session.username, session.owner, session.born, session.floor)
+    fixed = (whose, session.expiry, session.stamp, session.clean, frozenset(session.incoming))
     return {"inflight": inflight, "queue": queue, "subscriptions": subscriptions, "fixed": fixed, "will": session.will}
 
 

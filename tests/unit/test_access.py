@@ -458,9 +458,17 @@ def test_a_session_is_not_handed_on_to_another_user() -> None:
     anna.subscribe("a", qos=1)
     anna.disconnect()
     enter(world, "bert", "b").publish("a", b"for anna", qos=1)
-    bert = enter(world, "bert", "shared", 4, clean=False)
+    assert enter(world, "bert", "shared", 4, clean=False).connack.code == 2
+    back = enter(world, "anna", "shared", 4, clean=False)
+    assert back.connack.session_present
+    assert payloads(back) == [b"for anna"]
+    assert enter(world, "bert", "shared", 4, clean=True).connack.code == 2  # nor is its owner disconnected
+    assert not back.closed
+    back.disconnect()
+    change(world, "allow all #", users={"bert"})
+    bert = enter(world, "bert", "shared", 4, clean=False)  # nobody can come back for it
+    assert bert.connack.code == 0
     assert not bert.connack.session_present
-    assert payloads(bert) == []
     bert.disconnect()
     assert enter(world, "bert", "shared", 4, clean=False).connack.session_present
 

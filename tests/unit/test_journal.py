@@ -69,11 +69,15 @@ def test_a_run(number: int, qos: int, topic: bytes, properties: bytes, head: byt
         assert found.message(number + index) == MessageRecord(number + index, qos, False, 0, topic, properties, payload)
 
 
-@given(U32, st.integers(0, 15), st.integers(3, 5), st.floats(0), U64, U64, TEXT, TEXT, TEXT, st.none() | TEXT)
+@given(
+    U32, st.integers(0, 15), st.integers(3, 5), st.floats(0), st.tuples(U64, U64), st.tuples(TEXT, TEXT, TEXT),
+    st.none() | TEXT, st.none() | TEXT, st.tuples(U64, U64),
+)  # fmt: skip
 def test_a_session(
-    n: int, flags: int, version: int, expiry: float, stamp: int, gone: int, name: bytes, user: bytes, w: bytes, at: bytes | None
-) -> None:
-    record = SessionRecord(n, flags, version, expiry, stamp, gone, name, user, w, at)
+    n: int, flags: int, version: int, expiry: float, times: tuple[int, int], texts: tuple[bytes, bytes, bytes],
+    at: bytes | None, owner: bytes | None, ages: tuple[int, int],
+) -> None:  # fmt: skip
+    record = SessionRecord(n, flags, version, expiry, *times, *texts, at, owner, ages)
     assert SessionRecord.decode(body_of(record.encode(), 3)) == record
 
 
@@ -205,10 +209,10 @@ def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
 
 
 def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.journal.VERSION", 3)
+    monkeypatch.setattr("broker.journal.VERSION", 4)
     data = encode_header(ID, 1)
     monkeypatch.undo()
-    with pytest.raises(JournalError, match="has version 3, and this release reads up to 2: it was written by a newer one"):
+    with pytest.raises(JournalError, match="has version 4, and this release reads up to 3: it was written by a newer one"):
         decode_header(data, ID, 1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, WHERE, say
 from broker.listings import CLIENT
 from broker.message import Message
+from broker.ownership import ANONYMOUS, KEPT, Entry
 from broker.records import DIRECTORY, ROUTED
 from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
 from broker.wire import Connack, Property
@@ -37,7 +38,7 @@ class Holder:
         self.stamp = 5 << 16
         entries: list[tuple[bytes, bytes | None]] = [
             (NEIGHBOUR + own, UP + b"\xff" * 12),
-            (CLIENT + b"k", b"\1" + self.stamp.to_bytes(8, "big")),
+            (CLIENT + b"k", Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS).encode()),
         ]
         head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
         self.neighbour.send(ping((DIRECTORY, head + _encode_changes(entries))))
@@ -53,6 +54,7 @@ class Holder:
         self.say(ANSWER, say(ENDED, pull.stamp, "k"))
 
     def say(self, kind: int, body: bytes) -> None:
+        """Say something to this broker alone."""
         own = self.world.node.config.id
         self.neighbour.send(ping((ROUTED, own + bid(101) + bytes((0, kind)) + body)))
 
@@ -116,3 +118,14 @@ def test_an_origin_that_is_none() -> None:
     assert isinstance(holder.client.take()[0], Connack)
     assert not holder.world.node.federation.repeats.highest
     assert holder.world.counters.sessions_unmoved == 1
+
+
+def test_a_session_of_another_user() -> None:
+    """Its entry says that it is this user's: it is not taken all the same, nor is its holder told to forget it."""
+    whose = SessionState(None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", born=1)
+    holder = Holder(encode_state(whose, 0.0), b"")
+    (connack,) = holder.client.take()
+    assert isinstance(connack, Connack)
+    assert connack.code == 0x85
+    assert "k" not in holder.world.node.sessions
+    assert holder.world.counters.sessions_foreign == 1

@@ -73,7 +73,8 @@ states = st.builds(
     st.lists(
         st.tuples(names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)), min_size=1, max_size=3
     ),
-    st.lists(items(), max_size=6),
+    st.lists(items(), max_size=6), st.one_of(st.none(), st.text(max_size=5)),
+    st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1),
 )  # fmt: skip
 
 
@@ -85,7 +86,8 @@ def plain(state: SessionState) -> Any:
          i.message.retain, i.message.properties, i.message.expires_at)
         for i in state.items
     ]  # fmt: skip
-    return (state.username, state.expiry, state.next_packet_id, seen, state.incoming, state.subscriptions, kept)
+    whose = (state.username, state.owner, state.born, state.floor)
+    return (whose, state.expiry, state.next_packet_id, seen, state.incoming, state.subscriptions, kept)
 
 
 @given(states)
@@ -126,6 +128,8 @@ def test_truncated_states_are_refused() -> None:
     [
         SessionState(expiry=float("nan")),
         SessionState(expiry=-1.0),
+        SessionState(born=1 << 63),
+        SessionState(owner="u" * 65_536),
         SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
         SessionState(subscriptions=[("a", 3, False, False, 0)]),
         SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
