@@ -96,13 +96,13 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     client.vanish()
     stamp = world.session("k").stamp + 1
     neighbour.take()
-    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(4)), bid(101)))
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
     world.node.federation.moving._giving.forget("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
-    neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(4)), bid(101)))
+    neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))
     assert asked(neighbour) == [(MOVED, OWN)]
-    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(4)), bid(101)))
+    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
     parts = [body[18:] for body in neighbour.records(ROUTED) if body[17] == PART]
     assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)
 
