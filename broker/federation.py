@@ -22,6 +22,7 @@ from broker.link import Link
 from broker.listings import STATE, Listings
 from broker.moving import Moving
 from broker.overlays import Overlays
+from broker.positions import Positions
 from broker.propagation import Propagation
 from broker.rate import Rate
 from broker.records import BPDU, MEMBERS, Handler
@@ -74,6 +75,7 @@ class Federation:
         self.sharing = Sharing(node, self)
         self.moving = Moving(node, self)
         self.repeats = Repeats(node, self)
+        self.positions = Positions(node)
         self.streams = Streams(node, self)
         self.relay = Relay(node, self, now)
         self.repair = Repair(self.relay, self)
@@ -81,7 +83,7 @@ class Federation:
         self.admission = Admission(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
         self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
-        self.records |= self.propagation.records
+        self.records |= self.propagation.records | self.positions.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []

@@ -159,6 +159,10 @@ MAX_MOVES = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
 stopped come at once; each costs two messages and a connection that waits."""
 
+MAX_STARTS = 10_000
+"""different moments of the last LOG_AGE at which subscriptions were made, with the position of each origin. Beyond, the oldest
+are forgotten: what was published before those may be delivered to them."""
+
 MAX_REPEATS = 1000
 """sessions that came from elsewhere and have had newer messages of an origin than this broker; of more, some may get them twice
 [sessions_uncertain]. They are looked through for each such message: some 0.1 ms."""

@@ -20,6 +20,7 @@ Handler = Callable[["Link", bytes, float], None]
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 TOLD, HEARD = 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
+AGES = 24
 """Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
 
 COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))

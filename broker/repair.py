@@ -167,7 +167,9 @@ class Repair:
         self.relay.enter(link)
 
     def _replay(self, link: Link, seen: Vector, wanted: Callable[[bytes], bool], now: float) -> None:
-        for entry in self.relay.log.missed(seen, now):
+        entries = self.relay.log.missed(seen, now)
+        self.federation.positions.tell_ages(link, entries, now)
+        for entry in entries:
             if not (entry.retain or wanted(entry.topic) or self.federation.sharing.chosen_behind(link, entry)):
                 continue
             data = entry.data(now)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.fanout import Route
+from broker.fanout import Delivery, Route
 from broker.origin import Ranges, Vector, Window, merge, roughly, subtract
+from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -60,9 +61,16 @@ class Repeats:
         return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
 
     def complete(self, seen: Vector, session: Session) -> None:
-        """Add what a session has had elsewhere to what it was offered here."""
-        for key, known in self._sessions.items():
-            if had := known.get(session):
+        """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
+        starts = [s.start for s in session.subscriptions.values()]
+        tops = {} if None in starts or not starts else dict(starts[0].tops) if starts[0] is not None else {}
+        for start in starts:
+            tops = {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()} if start is not None else {}
+        for key in {*self._sessions, *tops}:
+            had = list(self._sessions.get(key, {}).get(session, ()))
+            if top := tops.get(key):
+                had = merge([*had, (1, top)])
+            if had:
                 window = seen.get(key, Window(0, 0.0))
                 all_of_it = merge([*subtract([(1, window.top)] if window.top else [], window.gaps), *had])
                 both = seen[key] = Window(all_of_it[-1][1], 0.0)
@@ -76,6 +84,27 @@ class Repeats:
                 return
         fanout = self._node.fanout
         route = fanout.route(message.topic)
-        had = self.sessions(key, sequence)
-        few = Route([delivery for delivery in route.deliveries if delivery.session not in had], route.shared, route.forward, {})
-        fanout.publish_along(few, message, ())
+        had = self._sessions.get(key, {})
+        few = []
+        for delivery in route.deliveries:
+            ranges = had.get(delivery.session)
+            if ranges is not None and any(low <= sequence <= high for low, high in ranges):
+                continue
+            begun = since(delivery, key, sequence, message.topic)
+            if begun is not None:
+                few.append(begun)
+        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+
+
+def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
+    """Return what a session gets of a message by the subscriptions that were made before it was published; None: nothing."""
+    session = delivery.session
+    subscriptions = [s for s in session.subscriptions.values() if s.start is not None and sequence <= s.start.tops.get(key, 0)]
+    if not subscriptions:
+        return delivery
+    name = topic.decode()
+    wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name)]
+    begun = [s for s in wanted if s not in subscriptions]
+    if len(begun) == len(wanted):
+        return delivery
+    return Delivery(session, begun) if begun else None

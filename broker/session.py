@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.durability import Durability
     from broker.fanout import SharedGroup
     from broker.node import Node, Timer
+    from broker.positions import Start
     from broker.wire import Will
 
 NEVER = float("inf")
@@ -27,7 +28,7 @@ NEVER = float("inf")
 class Subscription:
     """One filter of one session with its options (MQTT-3.8.3.1)."""
 
-    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session")
+    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session", "start")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Subscription:
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier
+        self.start: Start | None = None  # None: all that comes is for it
 
 
 class Outgoing:

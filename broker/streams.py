@@ -6,7 +6,7 @@ has, what comes over the link that leads to an origin is all that is wanted here
 when the way to the origin or back changes: who finds a new way to a broker tells that broker (BREAK), ahead of the messages that
 take it. From then on messages are passed on as ever, but held from those here until the origin has sent what is missing:
 
-    ASK     what is not here                                                  to the origin
+    ASK     what is not here, and when subscriptions were made meanwhile      to the origin
     ANSWER  of that, what is wanted here; "up to number n that is all"        back, behind the messages that are on their way
 
 A broker on the way passes an ANSWER on only while it knows what the receiver knew of itself when it asked, over a link in the
@@ -299,6 +299,7 @@ class Streams:
         before = stream.done
         top = max(stream.window.top, before)
         missing = [(before + 1, top)] if top > before else []
+        self.federation.positions.gone(stream.key, top)
         delivered = self._release(stream, top, {}, now)
         stream.owe(subtract(missing, merge([(n, n) for n in delivered])))
 
@@ -317,6 +318,7 @@ class Streams:
         stream.pause = min(2 * stream.pause, RETRY_MOST)
         listings = self.federation.listings
         body = [listings.directory.own.stamp()[8:], self._number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
+        body.append(self.federation.positions.question(stream.key, self._number, now))
         body += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in question.asked]
         listings.send(stream.broker_id, ASK, b"".join(body))
         self.federation.hurry(now)
@@ -325,7 +327,7 @@ class Streams:
         """Answer from the log: what the sender wants of what it lacks."""
         relay = self.federation.relay
         state, number, boot = body[:12], body[12:16], body[16:20]
-        if len(body) < 20 or (len(body) - 20) % 12:
+        if len(body) < 20:
             raise MalformedPacket("question for messages is truncated")
         key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
         if key not in relay.ours or key not in relay.vector:
@@ -334,11 +336,14 @@ class Streams:
         if self._budget.left < 0:  # it asks again
             self.federation.count("routed_dropped")
             return
+        positions, ranges, looked = self.federation.positions.asked(key, body[20:], now)
+        if len(ranges) % 12:
+            raise MalformedPacket("question for messages is truncated")
         top = relay.vector[key].top
         lacks: Ranges = []
         below = 0
-        for at in range(20, len(body), 12):
-            low, high = int.from_bytes(body[at : at + 6], "big"), int.from_bytes(body[at + 6 : at + 12], "big")
+        for at in range(0, len(ranges), 12):
+            low, high = int.from_bytes(ranges[at : at + 6], "big"), int.from_bytes(ranges[at + 6 : at + 12], "big")
             if not below < low <= high or len(lacks) >= limits.MAX_GAPS:
                 raise MalformedPacket("question for messages that are out of order")
             below = high
@@ -360,8 +365,8 @@ class Streams:
             parts.append(data)
             size += len(data)
             self.node.counters.replayed += entry.count
-        data = b"".join(parts)
-        self._budget.left -= 1 + (relay.log.looked_at if lacks else 0) / 2000 + size / 50_000
+        data = positions + b"".join(parts)
+        self._budget.left -= 1 + (looked + (relay.log.looked_at if lacks else 0)) / 2000 + size / 50_000
         more = more or len(data) > SMALL
         count = max(1, -(-len(data) // PART))
         for index in range(count):
@@ -388,8 +393,10 @@ class Streams:
             del stream.questions[older]
             if older == number:
                 break
+        data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top)
+        question.again |= again
         found: dict[int, Found] = {}
-        for key, sequence, message, choice, _ in read_link_packets(b"".join(question.parts), now):
+        for key, sequence, message, choice, _ in read_link_packets(data, now):
             if key == stream.key:
                 found[sequence] = (message, choice, None)
         self._release(stream, top, found, now)

@@ -149,10 +149,11 @@ def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int
     session = client.session
     node = client.node
     group, inner = split_shared(request.filter)
-    known = request.filter in session.subscriptions
+    known = session.subscriptions.get(request.filter)
     subscription = Subscription(session, request.filter, qos, request.no_local, request.retain_as_published, identifier)
+    subscription.start = node.federation.positions.begin() if known is None else known.start
     node.fanout.subscribe(subscription, group, inner)
-    if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known):
+    if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known is not None):
         return []  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
     found = node.retained.match(inner, node.now)
     permissions = session.permissions

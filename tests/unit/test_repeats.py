@@ -27,6 +27,9 @@ ranges = st.lists(numbers, min_size=1, max_size=6).map(merge)
 class Session:
     """Somebody who gets messages."""
 
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Any] = {}
+
 
 class Place:
     """A broker with these sessions, all of which want everything."""

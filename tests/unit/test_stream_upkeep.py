@@ -99,7 +99,7 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
         return those(self, numbers, horizon)
 
     monkeypatch.setattr(type(log), "those", counting)
-    body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + (1).to_bytes(6, "big") * 2
+    body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
     question = (ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)
     neighbour.send(ping(*[question] * 2000))
     assert neighbour.up

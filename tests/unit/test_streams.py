@@ -13,6 +13,7 @@ from broker import limits
 from broker.counters import Counters
 from broker.interest import Interest
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
+from broker.positions import Positions
 from broker.stream import Stream
 from broker.streams import Streams
 from tests.sim.schedule import Schedule
@@ -135,6 +136,8 @@ class Asking:
             now=1.0, counters=Counters(), forwarding=[], durability=None,
             schedule=lambda at, call: None, cancel=lambda timer: None,
         )
+        node.relay, node.federation = relay, federation
+        federation.positions = Positions(node)
         self.streams = Streams(node, federation)
         self.streams.met(self.key, self.window)
         assert self.window.stream is not None
@@ -150,7 +153,7 @@ class Asking:
 
     def answer(self, number: int, top: int, index: int = 0, flags: int = 1) -> None:
         head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
-        self.streams._answer_received(ORIGIN, head, 1.0)
+        self.streams._answer_received(ORIGIN, head + (b"" if index else bytes(7)), 1.0)
 
 
 NEAR.state = "up"

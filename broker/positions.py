@@ -1,0 +1,256 @@
+"""Where subscriptions begin: what was published before a SUBSCRIBE is not delivered to it, whatever logs bring later.
+
+A subscription begins behind all numbers of each origin that have been at this broker (`Start.tops`). That says too little where
+the feed of an origin is not whole: what was published before may be anywhere. So the question to the origin (`broker.streams`)
+tells when these subscriptions began, and the answer says which number was the newest one then, ahead of all that is delivered.
+Times are told in the origin's clock: each answer says what it showed, some time between question and answer. With
+flooding nobody is asked: who replays messages to a neighbour says how old they are, and all behind that are told.
+
+    question  u8 count and kind (0x80: ages; else times of the origin's clock), u48 each, in ms
+    answer    u8 count, u48 the origin's clock (ms), u48 numbers
+    record AGES  u8 hops, for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.origin import LAST
+from broker.records import AGES, Handler
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.link import Link
+    from broker.log import Entry, MessageLog
+    from broker.node import Node
+
+MOST = 64
+"""times that one question tells; of more, some share the latest of them."""
+
+BEFORE = 0x80
+"""Bit of a question whose times are ages, as the origin's clock is not known yet."""
+
+POINTS = 5000
+"""ages that one record tells, of all origins; of more, some of those between are left out."""
+
+MARGIN = 0.05
+"""s by which a record of ages may be late. So much of what is published after a SUBACK beyond a cut may be left out, with
+flooding, rather than that something comes twice."""
+
+MAX_HOPS = 64
+"""brokers on the way of a record; more are a loop."""
+
+SLACK = 0.02
+"""s by which a question may have been slower than its answer: the sooner a subscription begins, the less is lost after SUBACK."""
+
+DRIFT = 1e-4
+"""s that two clocks may come apart in a second."""
+
+ASKED = 1000
+"""questions whose time is kept, for all origins."""
+
+
+class Start:
+    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more."""
+
+    __slots__ = ("at", "open", "state", "tops")
+
+    def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int]) -> None:
+        self.at = at
+        self.tops = tops
+        self.open = unsettled
+        self.state = state  # of this broker: what else begins now begins here
+
+
+class Positions:
+    """The starts of the last minutes, and the clocks of origins."""
+
+    __slots__ = ("_asked", "_clocks", "_node", "_starts", "records")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._starts: deque[Start] = deque()
+        self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
+        self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
+        self.records: dict[int, Handler] = {AGES: self._ages_received}
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def begin(self) -> Start | None:
+        """Return where a subscription begins that is made now; None when nothing can come that was published before."""
+        node = self._node
+        relay = node.relay
+        if len(relay.vector) < 2:
+            return None
+        state = (node.counters.received_link, relay.own.top)
+        starts = self._starts
+        if starts and starts[-1].at == node.now and starts[-1].state == state:
+            return starts[-1]
+        tops, unsettled = {}, set()
+        highest = node.federation.repeats.highest
+        for key, window in relay.vector.items():
+            stream = window.stream
+            top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
+            if window is not relay.own:
+                highest[key] = max(highest.get(key, 0), top)
+                if stream is not None and stream.source is None:
+                    unsettled.add(key)
+        start = Start(node.now, tops, unsettled, state)
+        self._forget(node.now)
+        starts.append(start)
+        return start
+
+    def _forget(self, now: float) -> None:
+        """What is in no log any more needs no start."""
+        starts = self._starts
+        while starts and (starts[0].at + limits.LOG_AGE < now or len(starts) >= limits.MAX_STARTS):
+            old = starts.popleft()
+            old.tops, old.open = {}, set()
+
+    def raised(self, key: bytes, starts: Iterable[Start], number: int) -> None:
+        """Note that numbers up to this one are not for what began there."""
+        for start in starts:
+            start.tops[key] = max(start.tops.get(key, 0), number)
+            start.open.discard(key)
+        highest = self._node.federation.repeats.highest
+        highest[key] = max(highest.get(key, 0), number)
+
+    def gone(self, key: bytes, top: int) -> None:
+        """Note that an origin does not answer, and up to which number everything is delivered that has come meanwhile."""
+        if starts := self._open(key):
+            self.raised(key, starts, top)
+
+    def _open(self, key: bytes) -> list[Start]:
+        return [start for start in self._starts if key in start.open or key not in start.tops]
+
+    # ---------------------------------------------------------------- questions
+
+    def question(self, key: bytes, number: int, now: float) -> bytes:
+        """Return what a question to an origin tells of subscriptions."""
+        starts = self._open(key)
+        step = max(1, -(-len(starts) // MOST))
+        groups = [starts[at : at + step] for at in range(0, len(starts), step)]
+        self._asked[number] = (now, groups)
+        if len(self._asked) > ASKED:
+            del self._asked[next(iter(self._asked))]
+        ahead = self._ahead(key)
+        times = [group[-1].at for group in groups]
+        told = [now - at + SLACK / 2 if ahead is None else at + ahead for at in times]
+        kind = len(told) | (BEFORE if ahead is None else 0)
+        return bytes((kind,)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
+
+    def answered(self, key: bytes, number: int, body: bytes, top: int) -> tuple[bytes, bool]:
+        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for. Returns what is
+        behind that, and whether it has to be asked again: a subscription was made meanwhile. Raises MalformedPacket."""
+        size = 7 + 6 * body[0] if body else 7
+        if len(body) < size:
+            raise MalformedPacket("answer with positions is truncated")
+        asked, groups = self._asked.pop(number, (None, []))
+        if asked is None:
+            return body[size:], False
+        clock = int.from_bytes(body[1:7], "big") / 1000
+        self._set_clock(key, clock, asked)
+        for at, group in zip(range(7, size, 6), groups, strict=False):
+            self.raised(key, group, min(top, int.from_bytes(body[at : at + 6], "big")))
+        then = clock - (self._ahead(key) or 0.0)  # when it was answered, by our clock
+        self.raised(key, [start for start in self._open(key) if start.at >= then], top)
+        return body[size:], bool(self._open(key))
+
+    def _set_clock(self, key: bytes, clock: float, asked: float) -> None:
+        """An origin's clock was `clock` at some time between a question and its answer, which comes now."""
+        now = self._node.now
+        known = self._clocks.get(key)
+        least, most = clock - now, clock - asked
+        if known is not None:
+            drift = DRIFT * (now - known[2])
+            least, most = max(least, known[0] - drift), min(most, known[1] + drift)
+        elif len(self._clocks) >= limits.MAX_ORIGINS:
+            self._clocks.clear()
+        self._clocks[key] = (least, most, now)
+
+    def _ahead(self, key: bytes) -> float | None:
+        """Return what an origin's clock is ahead of ours (s), None when that is not known. Answers may be slow, so questions
+        count for more."""
+        known = self._clocks.get(key)
+        return None if known is None else max((known[0] + known[1]) / 2, known[1] - SLACK)
+
+    # ---------------------------------------------------------------- answers
+
+    def asked(self, key: bytes, body: bytes, now: float) -> tuple[bytes, bytes, int]:
+        """Answer what a question asks of subscriptions to what was published here as `key`. Returns that, what is behind it in
+        the question, and how many entries of the log were looked at. Raises MalformedPacket."""
+        count = body[0] & ~BEFORE if body else 0
+        size = 1 + 6 * count
+        if len(body) < size or count > MOST:
+            raise MalformedPacket("question with positions is truncated")
+        times = [int.from_bytes(body[at : at + 6], "big") / 1000 for at in range(1, size, 6)]
+        if body[0] & BEFORE:
+            times = [now - age for age in times]
+        relay = self._node.relay
+        numbers, looked = numbers_at(relay.log, key, times, relay.vector[key].top)
+        head = bytes((count,)) + max(0, round(now * 1000)).to_bytes(6, "big")
+        return head + b"".join(number.to_bytes(6, "big") for number in numbers), body[size:], looked
+
+    # ---------------------------------------------------------------- flooding
+
+    def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
+        """Tell a neighbour, ahead of what is replayed to it, how old that is."""
+        if self._node.federation.streams.active or not entries:
+            return
+        origins: dict[bytes, list[Entry]] = {}
+        for entry in entries:
+            origins.setdefault(entry.key, []).append(entry)
+        step = -(-len(entries) // max(1, POINTS - len(origins)))
+        parts = [b"\0"]
+        for key, found in origins.items():
+            points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
+            parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
+            for entry in points:
+                age = max(0, min(round((now - entry.at) * 1000), 0xFFFFFFFF))
+                parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
+        link.send_behind(AGES, b"".join(parts))
+
+    def _ages_received(self, link: Link, body: bytes, now: float) -> None:
+        """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
+        at = 1
+        while at < len(body):
+            key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")
+            at += 14
+            end = at + 10 * count
+            if end > len(body) or not count or count > POINTS:
+                raise MalformedPacket("AGES record is truncated or too large")
+            points = [
+                (now - int.from_bytes(body[point + 6 : point + 10], "big") / 1000, int.from_bytes(body[point : point + 6], "big"))
+                for point in range(at, end, 10)
+            ]
+            at = end
+            for start in self._starts:
+                older = [number for came, number in points if came <= start.at + MARGIN]
+                if older and key in self._node.relay.vector:
+                    self.raised(key, [start], max(older))
+        if body and body[0] < MAX_HOPS:
+            for other in self._node.forwarding:
+                if other is not link:
+                    other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
+
+
+def numbers_at(log: MessageLog, key: bytes, times: list[float], top: int) -> tuple[list[int], int]:
+    """Return the newest number of an origin at each time (s), and how many entries were looked at. `top`: the newest one now."""
+    found = [top] * len(times)
+    waiting = sorted(range(len(times)), key=lambda index: times[index])
+    looked = 0
+    for entry in log.latest():
+        if not waiting:
+            break
+        looked += 1
+        if entry.key == key:
+            while waiting and entry.at <= times[waiting[-1]]:
+                found[waiting.pop()] = top
+            top = entry.sequence - 1
+    for index in waiting:  # longer ago than the log goes back
+        found[index] = top
+    return found, looked

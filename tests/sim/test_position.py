@@ -1,0 +1,113 @@
+"""A new session begins where it subscribed: what was published before comes neither from logs nor from origins. What was
+published after comes, though its broker was cut off from the publisher's then."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.test_moving import Client, Row
+
+RATE = 0.01
+"""s between two messages."""
+
+
+class Feed:
+    """A publisher that goes on, and when each of its messages was published."""
+
+    def __init__(self, row: Row, index: int) -> None:
+        self.row = row
+        self.client = row.connect(index, "publisher")
+        self.sent: dict[bytes, float] = {}
+        self.ended = False
+        self._next()
+
+    def _next(self) -> None:
+        if not self.ended:
+            payload = b"%06d" % len(self.sent)
+            self.sent[payload] = self.row.world.now
+            self.client.publish("a", payload)
+            self.row.world.after(RATE, self._next)
+
+    def end(self) -> None:
+        """Publish no more, and let everything arrive."""
+        self.ended = True
+        self.row.run(2.0)
+
+    def since(self, begin: float) -> set[bytes]:
+        return {payload for payload, at in self.sent.items() if at >= begin}
+
+
+def subscribed(row: Row, index: int, **options: int) -> tuple[Client, float]:
+    """A client that subscribes, and when it heard of it."""
+    client = row.connect(index, **options)
+    client.subscribe("a")
+    return client, row.world.now - 0.3  # `subscribe` goes on for so long
+
+
+def judge(first: Client, second: Client, feed: Feed, since: float) -> None:
+    got = second.payloads
+    assert not set(first.payloads) & set(got), "twice"
+    assert got == sorted(set(got)), "twice, or out of order"
+    assert not feed.since(since) - set(got), "lost"
+
+
+# A cut of 1.5 s breaks no link: nobody notices. With flooding nobody asks then, and what is late cannot be told from what is new.
+CUTS = [("flood", 4.5), ("interest", 1.5), ("interest", 4.5), ("topic", 1.5), ("topic", 4.5), ("topic", 10.0)]
+
+
+@pytest.mark.parametrize(("routing", "cut"), CUTS)
+def test_a_client_that_moves_across_a_split(routing: str, cut: float) -> None:
+    """It was on the publisher's side of the split for a part of it, and had what was published there."""
+    row = Row(3, routing=routing, meshed=True)
+    feed = Feed(row, 0)
+    first, _ = subscribed(row, 1, expiry=0)
+    row.run(0.5)
+    row.world.partition([[2]])
+    began = row.world.now
+    row.run(cut * 0.8)
+    first.leave()
+    second, since = subscribed(row, 2, expiry=0)
+    row.run(max(0.0, began + cut - row.world.now))
+    row.world.heal()
+    row.join()
+    feed.end()
+    judge(first, second, feed, since + (0.1 if routing == "flood" else 0.0))
+
+
+def test_a_publisher_that_began_beyond_the_split() -> None:
+    """Nobody on this side has heard of its broker when the client subscribes."""
+    row = Row(3, routing="topic", meshed=True)
+    row.host(0).kill()
+    row.run(3.0)
+    row.world.partition([[2]])
+    row.host(0).start()
+    row.run(3.0)
+    feed = Feed(row, 0)
+    first, _ = subscribed(row, 1, expiry=0)
+    row.run(1.0)
+    first.leave()
+    second, since = subscribed(row, 2, expiry=0)
+    row.run(1.0)
+    row.world.heal()
+    row.join()
+    feed.end()
+    judge(first, second, feed, since)
+
+
+def test_a_second_filter_begins_later() -> None:
+    """Each subscription has its own begin; one that is repeated keeps its own."""
+    row = Row(3, routing="topic", meshed=True)
+    feed = Feed(row, 0)
+    row.world.partition([[2]])
+    row.run(3.0)
+    client, since = subscribed(row, 2)
+    row.run(1.0)
+    client.subscribe("+")
+    client.subscribe("a")
+    row.world.heal()
+    row.join()
+    feed.end()
+    got = client.payloads
+    assert got == sorted(set(got))
+    assert not feed.since(since) - set(got)
+    assert not set(got) - feed.since(since - 0.02)

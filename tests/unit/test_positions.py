@@ -1,0 +1,130 @@
+"""Where subscriptions begin (broker/positions.py): what is asked, answered and believed. The rest: tests/sim/test_position.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.counters import Counters
+from broker.log import Entry, MessageLog
+from broker.message import Message
+from broker.origin import origin_key
+from broker.positions import MOST, numbers_at
+from broker.wire.errors import MalformedPacket
+from tests.unit.link_harness import FAR, Neighbour, message
+from tests.unit.node_harness import World
+
+KEY = origin_key(b"k" * 8, 1)
+OTHER = origin_key(b"o" * 8, 1)
+
+
+PUBLISHED = st.lists(st.tuples(st.sampled_from((KEY, OTHER)), st.integers(0, 5)), max_size=30)
+
+
+@given(PUBLISHED, st.lists(st.integers(0, 60), max_size=8))
+def test_the_newest_number_at_each_time(published: list[tuple[bytes, int]], times: list[int]) -> None:
+    log = MessageLog(Counters())
+    clock, numbers = 0, {KEY: 0, OTHER: 0}
+    own: list[int] = []
+    for key, pause in published:
+        clock += pause
+        numbers[key] += 1
+        log.append(Entry(key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)))
+        if key == KEY:
+            own.append(clock)
+    found, looked = numbers_at(log, KEY, [float(at) for at in times], numbers[KEY])
+    assert found == [sum(at <= time for at in own) for time in times]
+    assert looked <= len(published)
+
+
+def met() -> World:
+    """A node that has met another origin."""
+    world = World(discovery="static", routing="flood")
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    neighbour.send(message(sequence=7))
+    assert len(world.node.relay.vector) > 1
+    return world
+
+
+def test_nobody_else_no_start() -> None:
+    assert World().node.federation.positions.begin() is None
+
+
+def test_what_begins_at_once_begins_together() -> None:
+    world = met()
+    positions = world.node.federation.positions
+    start = positions.begin()
+    assert start is not None
+    assert start is positions.begin()
+    assert start.tops[origin_key(FAR, 1)] == 7
+    world.advance(1.0)
+    assert positions.begin() is not start
+
+
+def test_starts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = met()
+    monkeypatch.setattr(limits, "MAX_STARTS", 3)
+    positions = world.node.federation.positions
+    starts: list[Any] = []
+    for _ in range(5):
+        starts.append(positions.begin())
+        world.advance(0.1)
+    assert [bool(start.tops) for start in starts] == [False, False, True, True, True]
+    world.advance(limits.LOG_AGE + 1)
+    positions.begin()
+    assert not starts[-1].tops
+
+
+def test_a_question_and_its_answer() -> None:
+    """Of many starts some share a time; none begins earlier than it did."""
+    here, there = met().node, met().node
+    key = origin_key(FAR, 1)
+    ask, tell = here.federation.positions, there.federation.positions
+    starts = []
+    for count in range(2 * MOST + 3):
+        here.now = 1000.0 + count
+        start = ask.begin()
+        assert start is not None
+        start.open.add(key)
+        starts.append(start)
+    now = here.now + 1.0
+    question = ask.question(key, 5, now)
+    assert len(question) <= 1 + 6 * MOST
+    answer, rest, _ = tell.asked(key, question + b"rest", now)
+    assert rest == b"rest"
+    here.now = now + 0.01
+    assert ask.answered(key, 5, answer + b"behind", 100) == (b"behind", False)
+    assert not any(key in start.open for start in starts)
+    late = ask.begin()
+    assert late is not None
+    late.open.add(key)
+    # One that was made between question and answer: nobody was asked about it.
+    again = ask.question(key, 6, here.now - 1.0)
+    late.at = here.now - 5.0
+    assert ask.answered(key, 6, tell.asked(key, again, here.now)[0], 200) == (b"", False)
+    assert late.tops[key] <= 200
+
+
+@pytest.mark.parametrize("body", [b"", b"\x02" + bytes(6), bytes((0x80 | MOST + 1,)) + bytes(6 * 100)])
+def test_bent_questions(body: bytes) -> None:
+    with pytest.raises(MalformedPacket):
+        met().node.federation.positions.asked(origin_key(FAR, 1), body, 1000.0)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01" + bytes(11)])
+def test_bent_answers(body: bytes) -> None:
+    with pytest.raises(MalformedPacket):
+        met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1)
+
+
+@pytest.mark.parametrize("body", [b"\0" + bytes(13), b"\0" + b"k" * 12 + b"\0\1" + bytes(9), b"\0" + b"k" * 12 + b"\0\0"])
+def test_bent_ages(body: bytes) -> None:
+    world = met()
+    link = next(iter(world.node.federation.links.values()))
+    with pytest.raises(MalformedPacket):
+        world.node.federation.positions._ages_received(link, body, 1000.0)
