@@ -8,7 +8,8 @@ flooding nobody is asked: who replays messages to a neighbour says how old they 
 
     question  u8 count and kind (0x80: ages; else times of the origin's clock), u48 each, in ms
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
-    record AGES  u8 hops, for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
+    record AGES  u8 hops, u8 ms that it was on its way to the first of them,
+                 for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
 """
 
 from __future__ import annotations
@@ -36,10 +37,6 @@ BEFORE = 0x80
 
 POINTS = 5000
 """ages that one record tells, of all origins; of more, some of those between are left out."""
-
-MARGIN = 0.05
-"""s by which a record of ages may be late. So much of what is published after a SUBACK beyond a cut may be left out, with
-flooding, rather than that something comes twice."""
 
 MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
@@ -205,7 +202,7 @@ class Positions:
         for entry in entries:
             origins.setdefault(entry.key, []).append(entry)
         step = -(-len(entries) // max(1, POINTS - len(origins)))
-        parts = [b"\0"]
+        parts = [b"\0\0"]
         for key, found in origins.items():
             points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
             parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
@@ -216,7 +213,12 @@ class Positions:
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
         """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
-        at = 1
+        if len(body) < 2:
+            raise MalformedPacket("AGES record is truncated or too large")
+        hops, late = body[0], body[1] / 1000
+        if not hops:  # it answers our SEEN, if that was not long ago
+            late = min(max(0.0, now - link.tell_at + limits.SEEN_PAUSE) / 2, SLACK)
+        now, at = now - late, 2
         while at < len(body):
             key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")
             at += 14
@@ -229,13 +231,13 @@ class Positions:
             ]
             at = end
             for start in self._starts:
-                older = [number for came, number in points if came <= start.at + MARGIN]
+                older = [number for came, number in points if came <= start.at]
                 if older and key in self._node.relay.vector:
                     self.raised(key, [start], max(older))
-        if body and body[0] < MAX_HOPS:
+        if hops < MAX_HOPS:
             for other in self._node.forwarding:
                 if other is not link:
-                    other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
+                    other.send_behind(AGES, bytes((hops + 1, round(late * 1000))) + body[2:])
 
 
 def numbers_at(log: MessageLog, key: bytes, times: list[float], top: int) -> tuple[list[int], int]:

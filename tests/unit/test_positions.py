@@ -122,7 +122,7 @@ def test_bent_answers(body: bytes) -> None:
         met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1)
 
 
-@pytest.mark.parametrize("body", [b"\0" + bytes(13), b"\0" + b"k" * 12 + b"\0\1" + bytes(9), b"\0" + b"k" * 12 + b"\0\0"])
+@pytest.mark.parametrize("body", [b"\0", bytes(15), bytes(2) + b"k" * 12 + b"\0\1" + bytes(9), bytes(2) + b"k" * 12 + b"\0\0"])
 def test_bent_ages(body: bytes) -> None:
     world = met()
     link = next(iter(world.node.federation.links.values()))
