@@ -111,6 +111,7 @@ class Counters:
     topology_changes: int = 0
     log_trimmed: int = 0
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
+    turns_long: int = 0  # times that this broker did nothing else for more than 50 ms
     plugin_errors: int = 0
     proxy_garbage: int = 0  # connections without a PROXY header where one is required
     tls_failed: int = 0  # TLS handshakes of clients that came to nothing: no certificate, a wrong one, no TLS at all

@@ -397,3 +397,6 @@ LOG_LINKS = 20
 TURN_TIME = 0.005
 """s; a read whose handling took longer is the connection's last in this turn of the event loop: a burst of many small messages
 from one publisher must not keep the others, links and timers waiting."""
+
+TURN_LONG = 0.05
+"""s; a turn of the event loop that took longer is counted [turns_long]: clients notice it."""

@@ -95,6 +95,7 @@ class Node:
         self.log_limit = LogLimit(self)
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
+        self.longest_turn = 0.0  # s, of the driver's event loop
         self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []

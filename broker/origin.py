@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.counters import Counters
 from broker.message import PACKET_IDS, Message, Stamp
+from broker.sequence_set import LAST, Ranges, find, intersect, merge, roughly, subtract
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.stream import Stream
+
+__all__ = ["LAST", "Ranges", "intersect", "merge", "roughly", "subtract"]
+"""Of sets of numbers, for those who work with windows."""
 
 ORIGIN = b"\x26\x00\x01o"
 MARK = ORIGIN + b"\x00\x18"
@@ -29,11 +33,6 @@ STAMP_MARK = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE = len(STAMP_MARK) + 20
 LINK_ID = b"\0\1"
 """The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet is acknowledged by itself."""
-LAST = (1 << 48) - 1
-"""The highest sequence number that can be told."""
-
-Ranges = list[tuple[int, int]]
-
 
 def origin_key(broker_id: bytes, boot: int) -> bytes:
     """Return the 16 characters that name (8-byte id, boot number)."""
@@ -193,14 +192,18 @@ class Window:
         if last > top:
             return -1
         for ranges in (self.gaps, self.history):
-            for index, (low, high) in enumerate(ranges):
-                if low <= first and last <= high:
-                    ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
-                    if ranges is self.gaps:
-                        self.limit()
-                    return count
-                if low <= last and first <= high:
-                    return -1
+            index = find(ranges, first, last)
+            if index < 0:
+                continue
+            low, high = ranges[index]
+            if first < low or last > high:
+                return -1
+            ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
+            if ranges is self.gaps:
+                self.limit()
+            else:
+                self._limit_history()
+            return count
         return 0
 
     def skip(self, first: int, last: int) -> None:
@@ -210,6 +213,11 @@ class Window:
             history[-1] = (history[-1][0], last)
             return
         history.append((first, last))
+        self._limit_history()
+
+    def _limit_history(self) -> None:
+        """Give up the oldest of too many: they are not passed on any more, should they come."""
+        history = self.history
         if len(history) > limits.MAX_SKIPS:
             old = history[: limits.MAX_SKIPS // 4]
             del history[: limits.MAX_SKIPS // 4]
@@ -236,64 +244,11 @@ class Window:
 
     def for_those_here(self, sequence: int) -> bool:
         """Whether a number that has just come is for those here, with flooding."""
-        return sequence > self.begin or (bool(self.owed) and any(low <= sequence <= high for low, high in self.owed))
+        return sequence > self.begin or find(self.owed, sequence, sequence) >= 0
 
     def missing(self, sequence: int) -> bool:
         """Whether this number has not been here."""
-        return sequence > self.top or any(low <= sequence <= high for low, high in self.gaps)
-
-
-def intersect(some: Ranges, others: Ranges) -> Ranges:
-    """Return what is in both of two ascending lists of inclusive pairs."""
-    found = []
-    at = 0
-    for low, high in some:
-        while at < len(others) and others[at][1] < low:
-            at += 1
-        index = at
-        while index < len(others) and others[index][0] <= high:
-            found.append((max(low, others[index][0]), min(high, others[index][1])))
-            index += 1
-    return found
-
-
-def subtract(some: Ranges, others: Ranges) -> Ranges:
-    """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
-    rest = []
-    at = 0
-    for low, high in some:
-        while at < len(others) and others[at][1] < low:
-            at += 1
-        index = at
-        while index < len(others) and others[index][0] <= high:
-            if low < others[index][0]:
-                rest.append((low, others[index][0] - 1))
-            low = others[index][1] + 1
-            index += 1
-        if low <= high:
-            rest.append((low, high))
-    return rest
-
-
-def merge(ranges: Ranges) -> Ranges:
-    """Return inclusive pairs in any order as ascending ones that do not touch."""
-    merged: Ranges = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
-
-
-def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
-    """Return `most` ascending pairs at most that cover these: the smallest holes between them are filled."""
-    if len(ranges) <= most:
-        return ranges
-    holes = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
-    keep = sorted(holes[len(ranges) - most :])
-    starts, ends = [0, *keep], [*keep, len(ranges)]
-    return [(ranges[a][0], ranges[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
+        return sequence > self.top or find(self.gaps, sequence, sequence) >= 0
 
 
 Vector = dict[bytes, Window]

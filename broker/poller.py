@@ -79,7 +79,7 @@ class Poller:
         clock = driver.time
         streams = self.streams
         driver.flushing = True  # at the end of this
-        flushed = now = clock()
+        began = flushed = now = clock()
         try:
             for number, event in self._epoll.poll(0, EVENTS):
                 stream = streams.get(number)
@@ -99,6 +99,7 @@ class Poller:
                     flushed = now
         finally:
             driver.run()
+            driver.took(clock() - began)
 
     def _read(self, stream: Stream, event: int, now: float) -> None:
         if not stream.reading:

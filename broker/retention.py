@@ -169,7 +169,9 @@ class Retention:
         self.node.counters.retained_restored += 1
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
-        if sequence and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000:
+        if window is not None and not window.for_those_here(sequence):
+            pass  # from before we met its origin: should the stream still bring it, that is for others alone
+        elif sequence and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000:
             new = relay.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us

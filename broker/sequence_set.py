@@ -1,0 +1,77 @@
+"""Sets of sequence numbers as ascending lists of inclusive pairs that do not touch, so that a million numbers are one pair.
+
+One number is found by bisection; what two sets have in common, or not, in one pass over both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from broker import limits
+
+LAST = (1 << 48) - 1
+"""The highest sequence number that can be told."""
+
+Ranges = list[tuple[int, int]]
+
+
+def find(ranges: Ranges, first: int, last: int) -> int:
+    """Return which pair (the first of them) has any of the numbers `first` to `last`; -1: none."""
+    index = bisect_right(ranges, (first, LAST + 1)) - 1
+    if index >= 0 and ranges[index][1] >= first:
+        return index
+    index += 1
+    return index if index < len(ranges) and ranges[index][0] <= last else -1
+
+
+def intersect(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in both of two ascending lists of inclusive pairs."""
+    found = []
+    at = 0
+    for low, high in some:
+        while at < len(others) and others[at][1] < low:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] <= high:
+            found.append((max(low, others[index][0]), min(high, others[index][1])))
+            index += 1
+    return found
+
+
+def subtract(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
+    rest = []
+    at = 0
+    for low, high in some:
+        while at < len(others) and others[at][1] < low:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] <= high:
+            if low < others[index][0]:
+                rest.append((low, others[index][0] - 1))
+            low = others[index][1] + 1
+            index += 1
+        if low <= high:
+            rest.append((low, high))
+    return rest
+
+
+def merge(ranges: Ranges) -> Ranges:
+    """Return inclusive pairs in any order as ascending ones that do not touch."""
+    merged: Ranges = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
+    """Return `most` ascending pairs at most that cover these: the smallest holes between them are filled."""
+    if len(ranges) <= most:
+        return ranges
+    holes = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
+    keep = sorted(holes[len(ranges) - most :])
+    starts, ends = [0, *keep], [*keep, len(ranges)]
+    return [(ranges[a][0], ranges[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
