@@ -208,7 +208,7 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         self._broker.node.federation.retention.put(Message(topic.encode(), b"", 0, True, b"", None, None))
 
     def __iter__(self) -> Iterator[str]:
-        return iter([topic for topic, _ in self._broker.node.retained.items()])
+        return iter(self._broker.node.retained.topics())
 
     def __len__(self) -> int:
         return len(self._broker.node.retained)

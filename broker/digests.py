@@ -42,17 +42,41 @@ class Mark:
         """Whether a write at `time` by `key` wins over this one."""
         return (self.time, self.key) < (time, key)
 
-    def digest(self) -> int:
-        """Return what it adds to the digests that it is part of."""
-        return int.from_bytes(blake2b(self.place + self.time.to_bytes(8, "big") + self.key, digest_size=8).digest(), "big")
+    def pack(self) -> bytes:
+        """Return all but the place, as the table keeps it."""
+        head = self.time.to_bytes(8, "big") + self.key + self.sequence.to_bytes(6, "big") + self.death.to_bytes(6, "big")
+        return head + bytes((self.qos | self.dead << 7,)) + self.topic
+
+
+WRITE = 24
+"""bytes of time and origin at the beginning of a packed mark."""
+
+FIXED = 37
+"""bytes ahead of its topic."""
+
+
+def unpack(place: bytes, packed: bytes) -> Mark:
+    """Return the mark that was packed."""
+    flags = packed[FIXED - 1]
+    sequence, death = int.from_bytes(packed[WRITE:30], "big"), int.from_bytes(packed[30:36], "big")
+    mark = Mark(packed[FIXED:], place, int.from_bytes(packed[:8], "big"), packed[8:WRITE], sequence, death, flags & 3)
+    mark.dead = flags > 127
+    return mark
+
+
+def _digest(place: bytes, packed: bytes) -> int:
+    """Return what a mark adds to the digests that it is part of."""
+    return int.from_bytes(blake2b(place + packed[:WRITE], digest_size=8).digest(), "big")
 
 
 class _Leaf:
+    """`marks`: place -> packed. With a million objects the garbage collector would take a second each time."""
+
     __slots__ = ("digest", "marks")
 
     def __init__(self) -> None:
         self.digest = 0
-        self.marks: dict[bytes, Mark] = {}
+        self.marks: dict[bytes, bytes] = {}
 
 
 class Digests:
@@ -74,7 +98,8 @@ class Digests:
     def get(self, place: bytes) -> Mark | None:
         """Return the mark at a place."""
         leaf = self._leaves.get(place[:2])
-        return None if leaf is None else leaf.marks.get(place)
+        packed = None if leaf is None else leaf.marks.get(place)
+        return None if packed is None else unpack(place, packed)
 
     def put(self, mark: Mark) -> None:
         """Put a mark in, in place of an older one."""
@@ -82,24 +107,25 @@ class Digests:
         leaf = self._leaves.get(prefix)
         if leaf is None:
             leaf = self._leaves[prefix] = _Leaf()
-        change = mark.digest()
+        packed = mark.pack()
+        change = _digest(mark.place, packed)
         old = leaf.marks.get(mark.place)
         if old is None:
             self._size += 1
             self._counts[prefix[0]] += 1
         else:
-            change ^= old.digest()
-        leaf.marks[mark.place] = mark
+            change ^= _digest(mark.place, old)
+        leaf.marks[mark.place] = packed
         self._change(leaf, prefix[0], change)
 
     def remove(self, mark: Mark) -> None:
         """Take a mark out that is in it."""
         prefix = mark.place[:2]
         leaf = self._leaves[prefix]
-        del leaf.marks[mark.place]
+        packed = leaf.marks.pop(mark.place)
         self._size -= 1
         self._counts[prefix[0]] -= 1
-        self._change(leaf, prefix[0], mark.digest())
+        self._change(leaf, prefix[0], _digest(mark.place, packed))
         if not leaf.marks:
             del self._leaves[prefix]
 
@@ -135,5 +161,13 @@ class Digests:
         found: list[Mark] = []
         for leaf in self.leaves(prefix):
             if leaf in self._leaves:
-                found += self._leaves[leaf].marks.values()
+                found += [unpack(place, packed) for place, packed in self._leaves[leaf].marks.items()]
+        return found
+
+    def places(self, prefix: bytes) -> list[bytes]:
+        """Return the places in a part or leaf."""
+        found: list[bytes] = []
+        for leaf in self.leaves(prefix):
+            if leaf in self._leaves:
+                found += self._leaves[leaf].marks
         return found

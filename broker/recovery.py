@@ -426,17 +426,15 @@ class Recovery:
         if not node.config.retain_available:
             return
         store = node.retained
-        keys: dict[bytes, bytes] = {}
         now, wall = self.now, self.wall
         newest = 0
         bodies = self.image.retained
         for name in list(bodies):
             record = RetainedRecord.decode(bodies.pop(name))  # what it took is free at once
-            key = keys.setdefault(record.key, record.key)
             newest = max(newest, record.time)
             topic = record.topic
             message = Message(topic, record.payload, record.qos, True, record.properties, self._expires(record.expires), None)
-            mark = Mark(topic, place_of(topic), record.time, key, record.sequence, record.death, record.qos)
+            mark = Mark(topic, place_of(topic), record.time, record.key, record.sequence, record.death, record.qos)
             store.bring_back(message, mark, now, wall)
         retention.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)

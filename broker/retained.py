@@ -6,8 +6,10 @@ older. Tombstones are forgotten by the time of day, so on all brokers at the sam
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
+from struct import Struct
 
 from broker import limits
 from broker.counters import Counters
@@ -29,6 +31,38 @@ class Change(IntEnum):
     """It wins."""
 
 
+EXPIRES = 4
+"""In the first byte of a packed message, behind its QoS: when it expires (s) follows, ahead of its properties."""
+
+_TIME = Struct(">d")
+
+
+def _pack(message: Message) -> bytes:
+    """Return a message without its topic as the store keeps it: properties (their length first) and payload. With objects for a
+    million of them the garbage collector would take a second each time."""
+    properties = message.properties
+    size = len(properties).to_bytes(4, "big")
+    if message.expires_at is None:
+        return b"".join((bytes((message.qos,)), size, properties, message.payload))
+    return b"".join((bytes((message.qos | EXPIRES,)), _TIME.pack(message.expires_at), size, properties, message.payload))
+
+
+def _unpack(topic: bytes, packed: bytes) -> Message:
+    at = 9 if packed[0] & EXPIRES else 1
+    expires_at = _TIME.unpack_from(packed, 1)[0] if at > 1 else None
+    payload = at + 4 + int.from_bytes(packed[at : at + 4], "big")
+    return Message(topic, packed[payload:], packed[0] & 3, True, packed[at + 4 : payload], expires_at, None)
+
+
+def _expired(packed: bytes, now: float) -> bool:
+    return bool(packed[0] & EXPIRES) and now >= _TIME.unpack_from(packed, 1)[0]
+
+
+def _size(topic: bytes, packed: bytes) -> int:
+    """Return what `size_of` says of the message."""
+    return len(topic) + len(packed) - (13 if packed[0] & EXPIRES else 5)
+
+
 class RetainedStore:
     """The last retained message of every topic."""
 
@@ -46,7 +80,7 @@ class RetainedStore:
 
     def clear(self) -> None:
         """Forget everything, tombstones included."""
-        self._trie: TopicTrie[Message] = TopicTrie()
+        self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
         self._expiring: list[tuple[int, bytes, int]] = []  # (when, ms; place; time of the mark), a heap
         self._graves: list[tuple[int, bytes, int]] = []  # the same of tombstones: when they are forgotten
@@ -102,11 +136,10 @@ class RetainedStore:
             self.tombstones -= old.dead
             self.digests.remove(old)
         if remembered:
-            self.digests.put(mark)
             self._bury(mark)
         elif old is None:
             return Change.OLD
-        return Change.TAKEN if had is None or had.expired(now) else Change.NEW
+        return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
 
     def bring_back(self, message: Message, mark: Mark, now: float, wall: int) -> None:
         """Take what was here before a restart, each topic once; as `write` does."""
@@ -123,62 +156,76 @@ class RetainedStore:
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
-        grown = self._bytes + size_of(message) - (0 if old is None else size_of(old))
+        grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
         full = grown > (self.limit or limits.MAX_RETAINED_BYTES)
         if full or (old is None and (self.closed or len(self._trie) >= limits.MAX_RETAINED)):
             self._counters.retained_refused += 1
             return False
-        self._trie.set(topic, message)
+        self._trie.set(topic, _pack(message))
         self._bytes = grown
         return True
 
     def _drop(self, topic: str) -> None:
         old = self._trie.pop(topic)
         if old is not None:
-            self._bytes -= size_of(old)
+            self._bytes -= _size(topic.encode(), old)
 
     # ---------------------------------------------------------------- reading
 
     def get(self, topic: str) -> Message | None:
         """Return the topic's message."""
-        return self._trie.get(topic)
+        packed = self._trie.get(topic)
+        return None if packed is None else _unpack(topic.encode(), packed)
 
     def match(self, topic_filter: str, now: float) -> list[Message]:
         """Return the messages that a new subscription gets; those that expired are forgotten (MQTT-3.3.2-5)."""
-        messages = []
-        for topic, message in self._trie.match(topic_filter):
-            if message.expired(now):
-                self._expire(topic, message)
+        return [message for message in self.search(topic_filter, now) if message is not None]
+
+    def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
+        """Each of them, and None for each step that found none. Messages may come and go meanwhile."""
+        for topic in self._trie.search(topic_filter):
+            packed = None if topic is None else self._trie.get(topic)
+            if topic is None or packed is None:
+                yield None
+            elif _expired(packed, now):
+                self._expire(topic)
+                yield None
             else:
-                messages.append(message)
-        return messages
+                yield _unpack(topic.encode(), packed)
 
     def living(self, mark: Mark, now: float) -> Message | None:
         """Return the message of a mark; None when it is deleted or has expired."""
         if mark.dead:
             return None
         topic = mark.topic.decode()
-        message = self._trie.get(topic)
-        if message is not None and message.expired(now):
-            self._expire(topic, message)
+        packed = self._trie.get(topic)
+        if packed is None:
             return None
-        return message
+        if _expired(packed, now):
+            self._expire(topic)
+            return None
+        return _unpack(mark.topic, packed)
 
     def items(self) -> list[tuple[str, Message]]:
         """Return every topic with its message."""
-        return list(self._trie.items())
+        return [(topic, _unpack(topic.encode(), packed)) for topic, packed in self._trie.items()]
+
+    def topics(self) -> list[str]:
+        """Return every topic."""
+        return [topic for topic, _ in self._trie.items()]
 
     # ---------------------------------------------------------------- the dead
 
-    def _expire(self, topic: str, message: Message) -> None:
+    def _expire(self, topic: str) -> None:
         self._drop(topic)
         self._counters.expired += 1
-        mark = self.digests.get(place_of(message.topic))
+        mark = self.digests.get(place_of(topic.encode()))
         if mark is not None and not mark.dead:
             self._bury(mark)
 
     def _bury(self, mark: Mark) -> None:
         mark.dead = True
+        self.digests.put(mark)
         self.tombstones += 1
         heappush(self._graves, (mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time))
         while self.tombstones > limits.MAX_TOMBSTONES:

@@ -48,9 +48,6 @@ MISSED = 1.0
 OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
 """s after which a message is in no log, whatever the clocks say."""
 
-KEYS = 4096
-"""origins whose characters are kept once for all their topics; as limits.MAX_ORIGINS."""
-
 
 class Comparison:
     """What is to be sent to one neighbour in the tree."""
@@ -84,7 +81,6 @@ class Retention:
             FETCH: self.fetch_received,
         }
         self._comparisons: dict[Link, Comparison] = {}
-        self._keys: dict[bytes, bytes] = {}
         self._check_at = now + limits.RETAINED_CHECK
 
     # ---------------------------------------------------------------- writes
@@ -121,6 +117,7 @@ class Retention:
         mark = self.store.digests.get(place_of(message.topic))
         if mark is not None and mark.time == message.stamp.time:
             mark.sequence = sequence
+            self.store.digests.put(mark)
             if self.node.durability is not None:
                 self.node.durability.retained(mark)
 
@@ -135,9 +132,6 @@ class Retention:
             node.counters.clocks_ahead += 1
         if not node.config.retain_available:
             return Change.OLD
-        if len(self._keys) >= KEYS:
-            self._keys.clear()
-        key = self._keys.setdefault(key, key)
         topic = message.topic
         mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
@@ -380,7 +374,7 @@ class Retention:
                     bodies[kind] += section
                     records += len(section)
                 else:
-                    comparison.places.extend(mark.place for mark in self.store.digests.marks(where))
+                    comparison.places.extend(self.store.digests.places(where))
             else:
                 break
         for kind, body in bodies.items():

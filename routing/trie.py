@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
-from routing.topics import is_wildcard, well_formed
+from routing.topics import is_wildcard, matches, well_formed
 
 V = TypeVar("V")
 
@@ -214,13 +214,23 @@ def _collect(found: list[V], bucket: _Bucket[V]) -> None:
 
 
 class _TopicNode:
-    """A level prefix of stored topics; ``topic`` is set where one ends."""
+    """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that alone has a prefix stands
+    there as it is, in place of a node: most of a million topics have no node of their own."""
 
     __slots__ = ("children", "topic")
 
     def __init__(self) -> None:
-        self.children: dict[str, _TopicNode] | None = None
+        self.children: dict[str, _TopicNode | str] | None = None
         self.topic: str | None = None
+
+    def alone(self) -> str | None:
+        """Return the topic that alone is left here or below, None if there are more."""
+        if not self.children:
+            return self.topic
+        if self.topic is not None or len(self.children) > 1:
+            return None
+        (only,) = self.children.values()
+        return only if isinstance(only, str) else None
 
 
 class TopicTrie(Generic[V]):
@@ -251,16 +261,29 @@ class TopicTrie(Generic[V]):
     def set(self, topic: str, value: V) -> None:
         """Store the value of a valid topic name, in place of an older one."""
         if topic not in self._values:
-            node = self._root
-            for level in topic.split("/"):
-                if node.children is None:
-                    node.children = {}
-                child = node.children.get(level)
-                if child is None:
-                    child = node.children[level] = _TopicNode()
-                node = child
-            node.topic = topic
+            self._plant(topic)
         self._values[topic] = value
+
+    def _plant(self, topic: str) -> None:
+        node = self._root
+        rest: list[str] = []  # levels of the topic that stood here alone
+        for depth, level in enumerate(topic.split("/"), 1):
+            if node.children is None:
+                node.children = {}
+            child = node.children.get(level)
+            if child is None:
+                node.children[level] = topic
+                return
+            if isinstance(child, str):
+                rest = rest or child.split("/")
+                alone, child = child, _TopicNode()
+                node.children[level] = child
+                if len(rest) == depth:
+                    child.topic = alone
+                else:
+                    child.children = {rest[depth]: alone}
+            node = child
+        node.topic = topic
 
     def pop(self, topic: str) -> V | None:
         """Forget a topic and return its value; None if it is not stored, which is no error."""
@@ -269,62 +292,64 @@ class TopicTrie(Generic[V]):
         path: list[tuple[_TopicNode, str]] = []  # (parent, level below it)
         node = self._root
         for level in topic.split("/"):
-            assert node.children is not None, "a stored topic has all its nodes"
+            assert node.children is not None, "a stored topic has all its nodes, or stands alone"
+            child = node.children[level]
+            if isinstance(child, str):
+                del node.children[level]
+                node.children = node.children or None
+                break
             path.append((node, level))
-            node = node.children[level]
-        node.topic = None
-        while path and node.topic is None and node.children is None:
+            node = child
+        else:
+            node.topic = None
+        while path and (alone := node.alone()) is not None:
             node, level = path.pop()
-            assert node.children is not None, "a child hangs here"
-            del node.children[level]
-            node.children = node.children or None
+            assert node.children is not None, "that hangs here"
+            node.children[level] = alone
         return self._values.pop(topic)
 
     def match(self, filter: str) -> list[tuple[str, V]]:
-        """Return (topic, value) of all topics that a valid filter matches (4.7.1; MQTT-4.7.2-1), in a fixed order.
-
-        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the time is that of the nodes
-        visited: each level of the filter looks at the nodes that its prefix matches, ``#`` at all that lie below them.
-        """
+        """Return (topic, value) of all topics that a valid filter matches (4.7.1; MQTT-4.7.2-1), in a fixed order."""
         values = self._values
+        return [(topic, values[topic]) for topic in self.search(filter) if topic is not None]
+
+    def search(self, filter: str) -> Iterator[str | None]:
+        """Each topic that a valid filter matches, and None for each step that found none. Topics may come and go meanwhile.
+
+        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the steps are the nodes visited: each
+        level of the filter looks at the nodes that its prefix matches, ``#`` at all that lie below them.
+        """
         if not is_wildcard(filter):
-            return [(filter, values[filter])] if filter in values else []
+            yield filter if filter in self._values else None
+            return
         if filter == "#":
-            return [(topic, value) for topic, value in values.items() if not topic.startswith("$")]
-        nodes = [self._root]
-        guarded = True  # the first level's wildcards skip topics that begin with '$' (MQTT-4.7.2-1)
-        for level in filter.split("/"):
-            if level == "#":
-                nodes = _subtrees(nodes)
-                break
-            if level == "+":
-                nodes = _children(nodes, guarded)
+            for topic in list(self._values):
+                yield None if topic.startswith("$") else topic
+            return
+        levels = filter.split("/")
+        stack: list[tuple[Iterator[_TopicNode | str], int]] = [(iter((self._root,)), 0)]  # with levels that are done
+        while stack:
+            nodes, depth = stack[-1]
+            node = next(nodes, None)
+            level = levels[depth] if depth < len(levels) else ""
+            if node is None:
+                stack.pop()
+            elif isinstance(node, str):
+                yield node if level == "#" or matches(filter, node) else None
+            elif depth == len(levels):
+                yield node.topic
             else:
-                nodes = [child for node in nodes if node.children and (child := node.children.get(level)) is not None]
-            if not nodes:
-                break
-            guarded = False
-        return [(node.topic, values[node.topic]) for node in nodes if node.topic is not None]
+                yield node.topic if level == "#" else None
+                if level in {"#", "+"}:
+                    below = _children(node, guarded=node is self._root)
+                    stack.append((iter(below), depth + (level == "+")))
+                elif node.children is not None and (child := node.children.get(level)) is not None:
+                    stack.append((iter((child,)), depth + 1))
 
 
-def _children(nodes: list[_TopicNode], guarded: bool) -> list[_TopicNode]:
-    """Return all children of the nodes; if guarded, without those whose level begins with '$'."""
-    return [
-        child
-        for node in nodes
-        if node.children
-        for level, child in node.children.items()
-        if not (guarded and level.startswith("$"))
-    ]
-
-
-def _subtrees(nodes: list[_TopicNode]) -> list[_TopicNode]:
-    """Return the nodes and all that lie below them, parents first."""
-    found: list[_TopicNode] = []
-    stack = nodes[::-1]
-    while stack:
-        node = stack.pop()
-        found.append(node)
-        if node.children:
-            stack.extend(reversed(node.children.values()))
-    return found
+def _children(node: _TopicNode, guarded: bool) -> list[_TopicNode | str]:
+    """Return all that is below a node; if guarded, without levels that begin with '$': wildcards skip these (MQTT-4.7.2-1)."""
+    children = node.children or {}
+    if guarded:
+        return [child for level, child in children.items() if not level.startswith("$")]
+    return list(children.values())

@@ -113,8 +113,11 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
         assert digests.digest(prefix) == anew.digest(prefix)
         assert digests.count(prefix) == anew.count(prefix) == len(digests.marks(prefix))
     for mark in there.values():
-        assert digests.get(mark.place) is mark
-        assert mark in digests.marks(mark.place[:2])
+        found = digests.get(mark.place)
+        assert found is not None
+        assert found.pack() == mark.pack()
+        assert mark.pack() in [other.pack() for other in digests.marks(mark.place[:2])]
+        assert mark.place in digests.places(mark.place[:1])
         assert digests.count(mark.place[:2]) == len(digests.marks(mark.place[:2]))
 
 

@@ -56,6 +56,8 @@ def nodes(root: Any) -> Iterator[Any]:
     while stack:
         node = stack.pop()
         yield node
+        if isinstance(node, str):  # a topic that stands alone
+            continue
         stack.extend((node.children or {}).values())
         if getattr(node, "plus", None) is not None:
             stack.append(node.plus)
