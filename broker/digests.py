@@ -69,23 +69,15 @@ def _digest(place: bytes, packed: bytes) -> int:
     return int.from_bytes(blake2b(place + packed[:WRITE], digest_size=8).digest(), "big")
 
 
-class _Leaf:
-    """`marks`: place -> packed. With a million objects the garbage collector would take a second each time."""
-
-    __slots__ = ("digest", "marks")
-
-    def __init__(self) -> None:
-        self.digest = 0
-        self.marks: dict[bytes, bytes] = {}
-
-
 class Digests:
-    """The table. A prefix is the first 0, 1 or 2 bytes of places."""
+    """The table. A prefix is the first 0, 1 or 2 bytes of places. It is made of bytes in dicts and of no objects: with a million
+    of them the garbage collector would take a second each time."""
 
-    __slots__ = ("_counts", "_leaves", "_parts", "_size", "whole")
+    __slots__ = ("_counts", "_leaves", "_parts", "_size", "_values", "whole")
 
     def __init__(self) -> None:
-        self._leaves: dict[bytes, _Leaf] = {}
+        self._leaves: dict[bytes, dict[bytes, bytes]] = {}  # prefix -> place -> packed
+        self._values: dict[bytes, int] = {}  # prefix -> digest of a leaf
         self._parts = [0] * 256
         self._counts = [0] * 256
         self._size = 0
@@ -98,7 +90,7 @@ class Digests:
     def get(self, place: bytes) -> Mark | None:
         """Return the mark at a place."""
         leaf = self._leaves.get(place[:2])
-        packed = None if leaf is None else leaf.marks.get(place)
+        packed = None if leaf is None else leaf.get(place)
         return None if packed is None else unpack(place, packed)
 
     def put(self, mark: Mark) -> None:
@@ -106,47 +98,45 @@ class Digests:
         prefix = mark.place[:2]
         leaf = self._leaves.get(prefix)
         if leaf is None:
-            leaf = self._leaves[prefix] = _Leaf()
+            leaf = self._leaves[prefix] = {}
         packed = mark.pack()
         change = _digest(mark.place, packed)
-        old = leaf.marks.get(mark.place)
+        old = leaf.get(mark.place)
         if old is None:
             self._size += 1
             self._counts[prefix[0]] += 1
         else:
             change ^= _digest(mark.place, old)
-        leaf.marks[mark.place] = packed
-        self._change(leaf, prefix[0], change)
+        leaf[mark.place] = packed
+        self._change(prefix, change)
 
     def remove(self, mark: Mark) -> None:
         """Take a mark out that is in it."""
         prefix = mark.place[:2]
         leaf = self._leaves[prefix]
-        packed = leaf.marks.pop(mark.place)
+        packed = leaf.pop(mark.place)
         self._size -= 1
         self._counts[prefix[0]] -= 1
-        self._change(leaf, prefix[0], _digest(mark.place, packed))
-        if not leaf.marks:
-            del self._leaves[prefix]
+        self._change(prefix, _digest(mark.place, packed))
+        if not leaf:
+            del self._leaves[prefix], self._values[prefix]
 
-    def _change(self, leaf: _Leaf, part: int, change: int) -> None:
-        leaf.digest ^= change
-        self._parts[part] ^= change
+    def _change(self, prefix: bytes, change: int) -> None:
+        self._values[prefix] = self._values.get(prefix, 0) ^ change
+        self._parts[prefix[0]] ^= change
         self.whole ^= change
 
     def digest(self, prefix: bytes) -> int:
         """Return the digest of a part (1 byte) or leaf (2 bytes); 0 when nothing is in it."""
         if len(prefix) == 1:
             return self._parts[prefix[0]]
-        leaf = self._leaves.get(prefix)
-        return 0 if leaf is None else leaf.digest
+        return self._values.get(prefix, 0)
 
     def count(self, prefix: bytes) -> int:
         """Return how many marks are in a part or leaf."""
         if len(prefix) == 1:
             return self._counts[prefix[0]]
-        leaf = self._leaves.get(prefix)
-        return 0 if leaf is None else len(leaf.marks)
+        return len(self._leaves.get(prefix, ()))
 
     def leaves(self, prefix: bytes) -> Iterable[bytes]:
         """Return the prefixes of the leaves of a part, or of a leaf itself; there may be nothing in them."""
@@ -161,7 +151,7 @@ class Digests:
         found: list[Mark] = []
         for leaf in self.leaves(prefix):
             if leaf in self._leaves:
-                found += [unpack(place, packed) for place, packed in self._leaves[leaf].marks.items()]
+                found += [unpack(place, packed) for place, packed in self._leaves[leaf].items()]
         return found
 
     def places(self, prefix: bytes) -> list[bytes]:
@@ -169,5 +159,5 @@ class Digests:
         found: list[bytes] = []
         for leaf in self.leaves(prefix):
             if leaf in self._leaves:
-                found += self._leaves[leaf].marks
+                found += self._leaves[leaf]
         return found

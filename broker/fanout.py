@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -99,27 +99,28 @@ class Route:
         "raw5", "shared", "special", "viewers",
     )  # fmt: skip
 
-    def __init__(self, deliveries: list[Delivery], shared: list[SharedGroup], forward: bool, interned: Interned) -> None:
-        self.deliveries = deliveries
-        self.shared = shared
-        self.elsewhere: list[tuple[Pool, SharedGroup | None]] = []  # groups that other brokers have members of, with ours
+    def __init__(
+        self, deliveries: Sequence[Delivery], shared: Sequence[SharedGroup], forward: bool, interned: Interned
+    ) -> None:
+        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would be many for the collector.
+        self.deliveries = deliveries or ()
+        self.shared = shared or ()
+        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()  # groups that other brokers have members of, with ours
         self.granted = min((d.qos for d in deliveries), default=0)  # what all receivers were granted at least
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
         self.generation = -1  # of `Interest`, for which `links` is right
-        self.links: list[Link] = []  # that the topic's messages take, with routing by interest
-        self.onward: dict[bytes, list[Link]] = {}  # the same of messages of other origins, with routing by topic
+        self.links: list[Link] = NO_LINKS  # that the topic's messages take, with routing by interest
+        self.onward: dict[bytes, list[Link]] = NO_WAYS  # the same of messages of other origins, with routing by topic
         self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force
-        self.plain4: list[Session] = []
-        self.plain5: list[Session] = []
-        self.special: list[Delivery] = []
-        for delivery in deliveries:
-            if not delivery.plain:
-                self.special.append(delivery)
-            elif delivery.session.version == 5:
-                self.plain5.append(delivery.session)
-            else:
-                self.plain4.append(delivery.session)
+        self.plain4: Sequence[Session] = ()
+        self.plain5: Sequence[Session] = ()
+        self.special: Sequence[Delivery] = ()
+        if deliveries:
+            plain = [delivery.session for delivery in deliveries if delivery.plain]
+            self.plain4 = [session for session in plain if session.version != 5] or ()
+            self.plain5 = [session for session in plain if session.version == 5] or ()
+            self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
         # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them otherwise. One tuple for all topics
         # with the same receivers, so that packets of different topics can go out as one piece.
         self.raw4: tuple[Session, ...] | None = None
@@ -132,6 +133,13 @@ class Route:
                 raw5 = tuple(self.plain5)
                 self.raw5 = interned.setdefault(raw5, raw5)
 
+
+NO_LINKS: list[Link] = []
+NO_WAYS: dict[bytes, list[Link]] = {}
+"""Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
+
+EVICTED = 64
+"""routes that make room at a time: all of them at once would take long."""
 
 Interned = dict[tuple[Session, ...], tuple[Session, ...]]
 
@@ -204,12 +212,22 @@ class Fanout:
         if "+" in topic_filter or "#" in topic_filter:
             self.forget_routes()
         else:
-            topic = topic_filter.encode()
-            route = self.routes.pop(topic, None)
-            if route is not None:
-                self._receivers -= len(route.deliveries)
-                for client in route.viewers or ():
-                    client.routes.pop(topic, None)
+            self._forget(topic_filter.encode())
+
+    def _forget(self, topic: bytes) -> None:
+        route = self.routes.pop(topic, None)
+        if route is not None:
+            self._receivers -= len(route.deliveries)
+            for client in route.viewers or ():
+                client.routes.pop(topic, None)
+
+    def _make_room(self) -> None:
+        """Forget the routes that were made first, as there are too many, or too many receivers."""
+        while len(self.routes) >= limits.ROUTE_CACHE or self._receivers > limits.ROUTE_CACHE_DELIVERIES:
+            for topic in list(islice(self.routes, min(EVICTED, limits.ROUTE_CACHE))):
+                self._forget(topic)
+        if len(self._interned) >= limits.INTERNED_RECEIVERS:
+            self._interned.clear()
 
     def session_changed(self, session: Session) -> None:
         """Forget routes because the session's version or limits changed."""
@@ -227,8 +245,8 @@ class Fanout:
         self._interned.clear()
         self._receivers = 0
 
-    def route(self, topic: bytes) -> Route:
-        """Return the route of a topic name, from the cache or made now.
+    def route(self, topic: bytes, *, keep: bool = True) -> Route:
+        """Return the route of a topic name, from the cache or made now, and then kept there (`keep`).
 
         Raises:
             MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
@@ -236,12 +254,7 @@ class Fanout:
         route = self.routes.get(topic)
         if route is not None:
             return route
-        try:
-            name = topic.decode()
-        except UnicodeDecodeError:
-            raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
-        if not valid_topic_name(name):
-            raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
+        name = topic_name(topic)
         shared = self.shared.match(name)
         sharing = self.node.federation.sharing
         sessions: dict[Session, list[Subscription]] = {}
@@ -254,18 +267,13 @@ class Fanout:
             may = receivers(name, sessions)
             sessions = {s: subs for s, subs in sessions.items() if s in may}
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
-        if name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
+        if not keep or name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
             # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
             route.permitted = permitted
             route.elsewhere = sharing.matching(name, shared)
             return route
-        if (
-            len(self.routes) >= limits.ROUTE_CACHE
-            or len(self._interned) >= limits.INTERNED_RECEIVERS
-            or self._receivers > limits.ROUTE_CACHE_DELIVERIES
-        ):
-            self.forget_routes()
+        self._make_room()
         self._receivers += len(deliveries)
         route = Route(deliveries, shared, True, self._interned)
         route.permitted = permitted
@@ -309,12 +317,12 @@ class Fanout:
                     dirty.append(session)
                 outbox.append(data)
         self.node.counters.delivered += len(chunk) // size * (len(route.plain4) + len(route.plain5))
-        shared = route.shared if groups else []
+        shared = route.shared if groups else ()
         if route.special or shared:
             self._run_special(route, chunk, prefix, size, sender, shared)
 
     def _run_special(
-        self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None, groups: list[SharedGroup]
+        self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None, groups: Sequence[SharedGroup]
     ) -> None:
         topic = topic_of(chunk)
         for start in range(0, len(chunk), size):
@@ -326,9 +334,9 @@ class Fanout:
             for group in groups:
                 self._deliver_shared(group, message, route.permitted)
 
-    def publish(self, message: Message, groups: Sequence[SharedGroup] | None = None) -> None:
-        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions, these alone."""
-        route = self.routes.get(message.topic) or self.route(message.topic)
+    def publish(self, message: Message, groups: Sequence[SharedGroup] | None = None, *, keep: bool = True) -> None:
+        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions, these alone; `keep`: its route."""
+        route = self.routes.get(message.topic) or self.route(message.topic, keep=keep)
         if self.node.hooks.topics:
             self._ask(route, message, route.shared if groups is None else groups, only=False)
         else:
@@ -392,7 +400,7 @@ class Fanout:
     def batch(self, route: Route, batch: Batch, *, groups: bool = True) -> None:
         """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up. Not `groups`:
         those of shared subscriptions get nothing."""
-        shared = route.shared if groups else []
+        shared = route.shared if groups else ()
         if self.node.durability is not None:
             self.node.durability.batch(route, batch)
         if route.special or shared:
@@ -466,6 +474,21 @@ def topic_of(packet: bytes) -> bytes:
     while packet[at - 1] >= 0x80:
         at += 1
     return packet[at + 2 : at + 2 + (packet[at] << 8 | packet[at + 1])]
+
+
+def topic_name(topic: bytes) -> str:
+    """Return a topic name as text.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
+    """
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
+    if not valid_topic_name(name):
+        raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
+    return name
 
 
 def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:

@@ -30,6 +30,9 @@ from broker.wire.varint import encode_varint, read_length
 if TYPE_CHECKING:
     from broker.federation import Federation
 
+MARKED = 1 << 31
+"""In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been handled."""
+
 RUNS = frozenset((0x32, 0x34))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
@@ -138,9 +141,13 @@ class Link:
         record = encode_record(PING, b"\0\0\0\0") + encode_record(kind, body)
         self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
 
+    def send_mark(self, number: int) -> None:
+        """Ask the neighbour to say (`Retention.marked`) when it has handled what was sent up to here; `number`: below 2^31."""
+        self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
+
     def send_ping(self, now: float) -> None:
         """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
-        self._ping = self._ping + 1 & 0xFFFFFFFF
+        self._ping = self._ping + 1 & MARKED - 1
         # A sample taken while data waits in our own queue measures the queue, not the path.
         if not self.conn.backlog and not self.conn.paused and not self.conn.mid_packet:
             if len(self._pings) > 16:
@@ -266,7 +273,11 @@ class Link:
             self.conn.abort("asked for too much")
 
     def _pingresp(self, payload: bytes, now: float) -> None:
-        sent = self._pings.pop(int.from_bytes(payload[:4], "big"), None)
+        number = int.from_bytes(payload[:4], "big")
+        if number & MARKED:
+            self.federation.retention.marked(self, number - MARKED, now)
+            return
+        sent = self._pings.pop(number, None)
         if sent is not None:
             sample = (now - sent) * 1000
             self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
@@ -308,7 +319,7 @@ class Link:
         restored = stamp is not None and stamp.restored
         if (choice is not None or stamp is not None) and self.version == 1:
             raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
-        relay.check(topic, first, sequence or restored, 1)
+        relay.check(topic, first, sequence or restored, 1, often=not restored)
         if stamp is not None:
             properties = properties[STAMP_SIZE:]
         if not restored:

@@ -14,7 +14,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.fanout import convert_run, topic_of
+from broker.fanout import convert_run, topic_name, topic_of
 from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.origin import (
@@ -152,8 +152,8 @@ class Relay:
 
     # ---------------------------------------------------------------- received
 
-    def check(self, topic: bytes, first: int, sequence: int, count: int) -> None:
-        """Refuse a PUBLISH before it is passed on: others would take it for our fault.
+    def check(self, topic: bytes, first: int, sequence: int, count: int, *, often: bool = True) -> None:
+        """Refuse a PUBLISH before it is passed on: others would take it for our fault. `often`: more of its topic may come.
 
         Raises:
             MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker reaches.
@@ -163,7 +163,10 @@ class Relay:
         if sequence < 1 or sequence + count > LAST:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         if topic not in self.node.fanout.routes:
-            self.node.fanout.route(topic)
+            if often:
+                self.node.fanout.route(topic)
+            else:
+                topic_name(topic)
 
     def accept(self, key: bytes, first: int, count: int, now: float, *, late: bool = True) -> int:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.

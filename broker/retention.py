@@ -52,7 +52,7 @@ OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
 class Comparison:
     """What is to be sent to one neighbour in the tree."""
 
-    __slots__ = ("again", "armed", "jobs", "link", "places", "queued", "sent", "since")
+    __slots__ = ("again", "armed", "brings", "jobs", "link", "number", "places", "queued", "sent", "since", "taken")
 
     def __init__(self, link: Link, now: float) -> None:
         self.link = link
@@ -63,6 +63,8 @@ class Comparison:
         self.again = False  # something was not passed on: compare anew
         self.sent = 0  # messages since
         self.since = now
+        self.number = self.taken = 0  # of the last step with messages, and of the last one that the neighbour has handled
+        self.brings = float("-inf")  # s, when the neighbour sent a message last because it compared
 
 
 class Retention:
@@ -81,6 +83,7 @@ class Retention:
             FETCH: self.fetch_received,
         }
         self._comparisons: dict[Link, Comparison] = {}
+        self._restored = float("-inf")  # s, when something was taken last
         self._check_at = now + limits.RETAINED_CHECK
 
     # ---------------------------------------------------------------- writes
@@ -157,10 +160,13 @@ class Retention:
         window = relay.vector.get(key)
         if window is None:
             split_key(key)
+        if (comparison := self._comparisons.get(link)) is not None:
+            comparison.brings = now
         change = self._take(message, key, sequence, now)
         if change < Change.TAKEN:
             return
         self.node.counters.retained_restored += 1
+        self._restored = now
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
         if window is not None and not window.for_those_here(sequence):
@@ -177,13 +183,16 @@ class Retention:
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is Change.NEW and not gone:
-            self.node.fanout.publish(message, ())
+            self.node.fanout.publish(message, (), keep=False)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
+        """Send something that was missing here to those behind us, who may lack it, too. With a neighbour that is behind, or that
+        brings us the same just now, we compare later."""
         for link in self.node.forwarding:
             if link is source:
                 continue
-            if link.conn.backlog or link.conn.paused:
+            known = self._comparisons.get(link)
+            if link.conn.backlog or link.conn.paused or (known is not None and known.brings + MISSED > now):
                 comparison = self._comparison(link, now)
                 comparison.again = True
                 self._arm(comparison, now + MISSED)
@@ -354,9 +363,12 @@ class Retention:
             comparison.jobs.clear()
             comparison.queued.clear()
             return
+        if comparison.number - comparison.taken >= limits.RETAINED_STEPS:
+            return  # `marked` goes on
         if link.conn.backlog or link.conn.paused:
             self._arm(comparison, now + BUSY)
             return
+        sent = comparison.sent
         items, size = limits.RETAINED_ITEMS, limits.RETAINED_BYTES
         bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
         records = 0
@@ -380,11 +392,24 @@ class Retention:
         for kind, body in bodies.items():
             if body:
                 link.send_behind(kind, bytes(body))
+        if comparison.sent > sent:
+            comparison.number += 1
+            link.send_mark(comparison.number)
         if comparison.jobs or comparison.places:
             self._arm(comparison, now + limits.RETAINED_PACE)
+        elif comparison.again and self._restored + MISSED > now:
+            self._arm(comparison, now + MISSED)
         elif comparison.again:
             comparison.again = False
             self._tell(comparison)
+
+    def marked(self, link: Link, number: int, now: float) -> None:
+        """Take a neighbour's word that it has handled all messages up to this step."""
+        comparison = self._comparisons.get(link)
+        if comparison is not None and comparison.taken < number <= comparison.number:
+            comparison.taken = number
+            if comparison.jobs or comparison.places:
+                self._arm(comparison, now)
 
     def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
         """Send the message at a place, or its tombstone; returns its size in bytes."""

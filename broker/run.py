@@ -295,4 +295,4 @@ def _spare_the_collector() -> None:
     and it would look through them again at every few dozen that come. Little of ours is garbage in circles."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(10_000, 20, 10)
+    gc.set_threshold(5_000, 5, 2_000)  # 25,000 objects are some ms of it; all that a broker may keep, a second: hardly ever

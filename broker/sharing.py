@@ -169,7 +169,7 @@ class Sharing:
 
     def _choose(self, route: Route) -> tuple[list[SharedGroup], Choice | None]:
         """Return which groups get a message from their members here, and what other brokers are told."""
-        groups = route.shared
+        groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
         if self._node.federated:
             for pool, group in route.elsewhere:
