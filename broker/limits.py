@@ -130,13 +130,13 @@ CLOCK_AHEAD = 300.0
 RETAINED_CHECK = 60.0
 """s between two comparisons of the retained messages with a neighbour in the tree when nothing has happened: 30 bytes each."""
 
-RETAINED_PACE = 0.01
-RETAINED_ITEMS = 400
+RETAINED_PACE = 0.005
+RETAINED_ITEMS = 200
 RETAINED_BYTES = 256 * 1024
 RETAINED_RECORDS = 2048
-"""s between two steps of a comparison with one neighbour, and what one step sends: messages, bytes of these, bytes of records. A
-step is some ms of work for either, so that clients hardly wait for it; records stay below half of the neighbour's
-LINK_REQUESTS_PER_SECOND."""
+"""s between two steps of a comparison with one neighbour, twice as much behind one with records, and what one step sends:
+messages, bytes of these, bytes of records. A step is some ms of work for either, so that clients hardly wait for it; records stay
+below half of the neighbour's LINK_REQUESTS_PER_SECOND."""
 
 RETAINED_STEPS = 2
 """steps with messages that are on their way: the next one waits until the neighbour has handled all but one of them. One that is

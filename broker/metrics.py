@@ -67,7 +67,7 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     gauge("clients_connected", "Clients that are connected.", node.connected)
     if uptime is not None:
         gauge("uptime_seconds", "Time since this broker started.", uptime)
-    gauge("longest_turn_seconds", "Longest time for which this broker did nothing else.", node.longest_turn)
+    gauge("longest_turn_seconds", "Longest time for which this broker did nothing else.", node.turns.longest)
     gauge("queued_over_bytes", "Memory of sessions with more waiting than others may have.", federation.backpressure.over)
     if (durability := node.durability) is not None:
         gauge("journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0)

@@ -33,7 +33,7 @@ from broker.effects import (
     Event,
     Hooks,
 )
-from broker.fanout import Fanout
+from broker.fanout import Fanout, encode_identifier
 from broker.federation import Federation
 from broker.keptsession import KeptSession
 from broker.link import Link
@@ -44,6 +44,7 @@ from broker.rate import Rate
 from broker.retained import RetainedStore
 from broker.retention import kept
 from broker.session import NEVER, Session, Subscription
+from broker.turns import Turns
 from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -95,7 +96,7 @@ class Node:
         self.log_limit = LogLimit(self)
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
-        self.longest_turn = 0.0  # s, of the driver's event loop
+        self.turns = Turns(self)
         self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []
@@ -354,10 +355,7 @@ class Node:
     def deliver_retained(self, session: Session, found: list[tuple[Message, Subscription]]) -> None:
         """Send retained messages to a new subscription, with RETAIN set (MQTT-3.3.1-8)."""
         for message, subscription in found:
-            ids = b""
-            if subscription.identifier:
-                whole = encode_properties({Property.SUBSCRIPTION_IDENTIFIER: [subscription.identifier]})
-                ids = whole[1:]
+            ids = encode_identifier(subscription.identifier) if subscription.identifier else b""
             session.deliver(message, min(message.qos, subscription.qos), True, ids)
 
     def event(self, name: str, **arguments: Any) -> None:

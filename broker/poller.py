@@ -99,7 +99,7 @@ class Poller:
                     flushed = now
         finally:
             driver.run()
-            driver.took(clock() - began)
+            node.turns.took(clock() - began)
 
     def _read(self, stream: Stream, event: int, now: float) -> None:
         if not stream.reading:

@@ -51,7 +51,7 @@ def federation_state(federation: Federation) -> dict[str, Any]:
         "epoch": tree.epoch,
         "routing": config.routing,
         "draining": node.drain is not None,
-        "longest_turn_ms": round(node.longest_turn * 1000, 1),
+        "longest_turn_ms": round(node.turns.longest * 1000, 1),
         "links": links,
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},

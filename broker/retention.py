@@ -396,7 +396,7 @@ class Retention:
             comparison.number += 1
             link.send_mark(comparison.number)
         if comparison.jobs or comparison.places:
-            self._arm(comparison, now + limits.RETAINED_PACE)
+            self._arm(comparison, now + limits.RETAINED_PACE * (2 if any(bodies.values()) else 1))
         elif comparison.again and self._restored + MISSED > now:
             self._arm(comparison, now + MISSED)
         elif comparison.again:

@@ -72,14 +72,8 @@ class Driver:
         began = self.time()
         self.node.tick(began)
         self.run()
-        self.took(self.time() - began)
+        self.node.turns.took(self.time() - began)
 
-    def took(self, seconds: float) -> None:
-        """Note how long a turn was."""
-        node = self.node
-        node.longest_turn = max(node.longest_turn, seconds)
-        if seconds > limits.TURN_LONG:
-            node.counters.turns_long += 1
 
     def stop(self) -> None:
         """Tick no more."""

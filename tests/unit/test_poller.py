@@ -30,6 +30,7 @@ from broker.poller import HIGH_WATER, PIECES, Stream
 from broker.sockets import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
 from broker.sockets import dial as dial_address
 from broker.transport import Driver
+from broker.turns import Turns
 from broker.wire import encode_packet
 from broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.unit.node_harness import connect_packet
@@ -132,6 +133,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.paused = 0
+        self.turns = Turns(self)  # type: ignore[arg-type]
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
