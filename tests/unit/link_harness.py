@@ -75,6 +75,7 @@ class Neighbour:
         self.transport.conn = self.conn
         self.reader = PacketReader()
         self.told = 0
+        self.answers = True  # to what asks whether it has handled what came before
         world.peers.append(self)  # type: ignore[arg-type]
         if link:
             self.send(encode_packet(bridge(number, boot=boot, **values), 5), encode_packet(Connack(False, 0), 5))
@@ -96,7 +97,11 @@ class Neighbour:
         """Everything that came since the last look: (first byte, body)."""
         data = bytes(self.transport.written)
         self.transport.written.clear()
-        return self.reader.feed(data)
+        found = self.reader.feed(data)
+        marks = [body[4:8] for first, body in found if first == 0xC0 and body[4] & 0x80]
+        if marks and self.answers:
+            self.send(*(b"\xd0\x04" + number for number in marks))
+        return found
 
     def messages(self) -> list[bytes]:
         """Payloads of the messages that came."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import random
 from typing import Any
 
 import pytest
@@ -12,9 +14,9 @@ from broker.aclfile import parse_rules
 from broker.clock import LOGICAL
 from broker.digests import place_of
 from broker.message import Message, Stamp
-from broker.origin import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
-from broker.records import DIGEST, FETCH, LIST, PARTS
-from broker.retention import LISTED, decode_list, decode_parts
+from broker.origin import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, Window, encode_stamp, encode_vector, origin_key
+from broker.records import DIGEST, FETCH, LIST, ORIGINS, PARTS
+from broker.retention import LISTED, MISSED, decode_list, decode_parts
 from broker.wire import Publish, Subscribe, SubscriptionRequest
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -388,6 +390,7 @@ def test_who_asks_for_everything_again_and_again() -> None:
         if neighbour.up:
             neighbour.send(ping((PARTS, part((b"", {}))), (FETCH, b"".join(bytes((1, n)) for n in range(256)))))
         world.advance(0.2)
+        neighbour.take()
     assert world.counters.retained_sent - sent < 4_000
     assert world.counters.retained_dropped
     unharmed(world)
@@ -492,3 +495,84 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     world.node.retained.clear()
     neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key))
     assert client.payloads() == ([] if met else [b"1"])
+
+
+# ---------------------------------------------------------------- very many
+
+
+def joined(count: int, **config: Any) -> tuple[World, Neighbour, bytes]:
+    """A broker that meets an origin which has published so many retained messages already."""
+    world, neighbour = pair(**config)
+    key = origin_key(bid(1), 1)
+    neighbour.send(ping((ORIGINS, encode_vector({key: Window(count, 0.0)}))))
+    return world, neighbour, key
+
+
+def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() -> None:
+    world, neighbour, key = joined(5_000)
+    relay = world.node.relay
+    before = (relay.vector[key].gaps[:], relay.vector[key].history[:], relay.vector[key].top)
+    order = list(range(1, 5_001))
+    random.Random(1).shuffle(order)
+    for begin in range(0, 5_000, 100):
+        neighbour.send(*(restored(b"t/%d" % n, b"x", sequence=n, key=key) for n in order[begin : begin + 100]))
+    assert len(world.node.retained) == world.counters.retained_restored == 5_000
+    assert (relay.vector[key].gaps, relay.vector[key].history, relay.vector[key].top) == before
+    assert len(relay.log) == len(world.node.fanout.routes) == 0
+
+
+def test_what_joins_is_delivered_once_though_the_stream_brings_it_too() -> None:
+    world, neighbour, key = joined(10)
+    client = world.connect("c")
+    client.subscribe("#", qos=1)
+    neighbour.send(restored(b"t", b"x", sequence=7, key=key))
+    assert client.payloads() == [b"x"]
+    neighbour.send(restored(b"t", b"x", sequence=7, key=key, restored=False))
+    assert client.payloads() == []
+
+
+def test_the_collector_has_nothing_to_look_at() -> None:
+    world = lone()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(2_000):
+        world.node.federation.retention.written(Message(b"t/%d" % number, b"x", 1, True, b"", None, None))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 300
+    assert len(world.node.retained) == 2_000
+
+
+def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
+    world, neighbour = pair()
+    for number in range(2_000):
+        world.node.federation.retention.written(Message(b"t/%d" % number, b"x", 1, True, b"", None, None))
+    neighbour.send(ping((PARTS, part((b"", {})))))  # it has nothing
+    got, neighbour.answers = 0, False
+    for _ in range(30):
+        steps(world, 20)
+        came = neighbour.take()
+        sent = sum(first >> 4 == 3 for first, _ in came)
+        assert sent <= limits.RETAINED_STEPS * limits.RETAINED_ITEMS
+        got += sent
+        if got == 2_000:
+            break
+        assert sent
+        steps(world, 20)
+        assert not [first for first, _ in neighbour.take() if first >> 4 == 3]  # whatever time passes
+        marks = [body[4:8] for first, body in came if first == 0xC0 and body[4] & 0x80]
+        neighbour.send(*(b"\xd0\x04" + number for number in marks))
+    assert got == 2_000
+
+
+def test_who_brings_the_same_is_compared_with_later() -> None:
+    world, neighbour = pair()
+    other = Neighbour(world, 2)
+    other.child()
+    steps(world)
+    other.take()
+    other.send(restored(b"u", b"y"))  # it compares with us as well
+    assert neighbour.messages() == [b"y"]
+    neighbour.send(*(restored(b"t/%d" % n, b"x", sequence=n) for n in range(1, 50)))
+    assert other.messages() == []
+    world.advance(2 * MISSED)
+    assert other.records(DIGEST)[-1] == world.node.retained.digests.whole.to_bytes(8, "big")
