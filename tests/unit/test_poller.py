@@ -23,6 +23,7 @@ import uvloop
 from broker import limits, poller, sockets
 from broker.amqtt_listener import Listener
 from broker.config import NodeConfig
+from broker.counters import Counters
 from broker.effects import Dial
 from broker.node import Node
 from broker.outreach import Outreach
@@ -133,6 +134,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.paused = 0
+        self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
