@@ -371,7 +371,7 @@ MEMORY_HEAVY = 64 * 1024
 MEMORY_SHED = 50
 """sessions, and connections, that are ended in one turn for that."""
 
-RETAINED_MEMORY = 900
+RETAINED_MEMORY = 500
 """bytes of memory that a retained message takes besides its payload and topic, its mark included."""
 
 SESSION_MEMORY = 1_500
