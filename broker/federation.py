@@ -66,6 +66,7 @@ class Federation:
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self._due = now
+        self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings = Listings(self)
         self.listings.on_way.append(self._reachable)
         self.overlays = Overlays(node, self)
@@ -91,7 +92,6 @@ class Federation:
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
-        self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
             self.listings.post(CLIENTS_AT, where.encode())
@@ -335,6 +335,7 @@ class Federation:
         self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
         self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
         self.node.federated = True  # from now on somebody may miss something: keep a log
+        self.propagation.changed()
         self.interest.begin()
         self.overlays.opened(link)
         link.send_ping(now)

@@ -79,7 +79,7 @@ COVER = 0.01
 COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
-"""s in which all brokers know of a new filter (issue 4: a tree's diameter and 50 ms)."""
+"""s for what publishers' brokers sent to the holder, before they knew what the session wants here, to get there."""
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
@@ -407,7 +407,8 @@ class Moving:
             self._close(pull, now)
         else:
             pull.state, pull.since = SETTLING, now
-            self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
+            if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
+                self._known(pull, now)
         pull.taken = None
 
     def _restore(self, pull: Pull, state: SessionState, now: float) -> bool:
@@ -449,6 +450,10 @@ class Moving:
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
+
+    def _known(self, pull: Pull, now: float) -> None:
+        """All brokers know what the session wants here; what they sent to its holder before that is about to get there."""
+        self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
     def _settled(self, pull: Pull, now: float) -> None:
         if self._pulls.get(pull.client_id) is pull and pull.state == SETTLING:

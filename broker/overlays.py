@@ -163,6 +163,13 @@ class Overlays:
             self._hears(broker_id)
         self._touch()
 
+    def astray(self) -> list[bytes]:
+        """Return the brokers that the tree has lost and that messages still go to and come from."""
+        if not self._away:
+            return []
+        ways = self.ways(self._federation.own.id).next
+        return [broker_id for broker_id in self._away if broker_id in ways]
+
     def keeps(self, broker_id: bytes) -> bool:
         """Whether what a broker has posted still counts although the tree does not lead to it: while the tree is repaired,
         messages go on where links are. If it is gone, its neighbours say so."""

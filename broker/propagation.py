@@ -1,10 +1,17 @@
 """SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere after it finds its way here.
 
 What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each broker passes it on and answers
-when all have that it passed it to (propagation of information with feedback; Segall, 1983). One wave at a time for each broker,
-so that what comes meanwhile is one more; two small records on each link. A client waits 0.3 s at most: somebody may hang.
+when all have that it passed it to (propagation of information with feedback; Segall, 1983). An answer names the brokers that have
+it, as a wave may end at a link that has just failed. One wave at a time for each broker, so that what comes meanwhile is one
+more; two small records on each link. A client waits until each broker that messages may come from has answered or is gone:
 
-    record TOLD  id of the broker, state of its listing (12 bytes), u32 number          record HEARD  id, number
+    posted -wave-> told -all have answered-> known: SUBACK
+                    | some have not, as the tree is being repaired, or one hangs: another wave after a pause
+                    | WAIT is over: SUBACK, and what comes of any origin is asked for again (Streams.doubt)
+    gone: no link, and no way over links of others, leads there. What it publishes is asked for when it is back (streams.py)
+
+    record TOLD   id of the broker, state of its listing (12 bytes), u32 number
+    record HEARD  id of the broker, u32 number, ids of the brokers that know
 """
 
 from __future__ import annotations
@@ -23,14 +30,17 @@ if TYPE_CHECKING:
     from broker.link import Link
     from broker.node import Node, Timer
 
-WAIT = 0.3
-"""s for which a SUBACK waits at most: several round trips of continents, and shorter than clients notice."""
+WAIT = 5.0
+"""s for which a SUBACK waits at most: longer than it takes to find that a broker hangs (link_timeout) and to repair the tree."""
 
 AT_ONCE = 0.1
 """s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
 
 LOST = 1.0
-"""s after which a wave that nobody waited for counts as lost: all that is posted later would wait for its answer."""
+"""s after which a wave counts as lost: who was to pass it on, or its answer, is gone, or hangs."""
+
+PAUSE, PAUSE_MOST = 0.02, 0.5
+"""s until another wave is sent to those that the last one did not reach; twice as long each time."""
 
 WAVES = 2000.0
 """a second that all brokers together send, about: each crosses every link of the tree twice, and a link takes so many records
@@ -40,40 +50,49 @@ Then = Callable[[float], None]
 
 
 class Wave:
-    """One on its way: who sent it to us (None: ourselves), and who has not answered."""
+    """One on its way: who sent it to us (None: ourselves), who has not answered, and which brokers are known to know."""
 
-    __slots__ = ("number", "since", "source", "waiting")
+    __slots__ = ("heard", "number", "since", "source", "waiting")
 
     def __init__(self, source: Link | None, number: int, waiting: Iterable[Link], now: float) -> None:
         self.source = source
         self.number = number
         self.since = now
         self.waiting = set(waiting)
+        self.heard: set[bytes] = set()
 
 
 class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_confirmed", "_covers", "_early", "_federation", "_newest", "_node", "_number", "_planned", "_posted", "_rate", "_timer",
-        "_waiters", "_waves", "records",
+        "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
+        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_stale", "_timer", "_waiters", "_waves", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
+        # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
+        self._begins_until = node.now + WAIT if federation.enabled else 0.0
         self._posted = 0  # filters, ever
-        self._confirmed = 0  # of them, those that all know
-        self._covers = 0  # as many does our wave tell of
+        self._known: dict[bytes, tuple[int, int]] = {}  # broker -> boot, and how many of them it knows
+        self._confirmed = 0  # as many do all know that have to
+        self._stale = True  # who has to may have changed
+        self._covers = 0  # of as many does our wave tell
         self._number = 0
+        self._again_at = 0.0  # s; nobody who was not reached is told again before
+        self._pause = PAUSE
         self._rate = Rate(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
         self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
+        self._early_birds: list[tuple[list[str], Then]] = []  # who came before we had joined: filters, and what then
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
+        federation.listings.on_way.append(lambda broker_id, via: self.changed())
 
     # ---------------------------------------------------------------- who waits
 
@@ -85,15 +104,30 @@ class Propagation:
         """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
         they do. In either case `settle_for` follows."""
         interest = self._federation.interest
+        now = self._node.now
+        if self._begins_until and not self._begun(now):
+            self._early_birds.append((list(filters), then))
+            self._arm(now)
+            return True
         if not interest.telling or not self._federation.links:
             return False
         for topic_filter in filters:
             interest.changed(topic_filter, wanted=True)
-        if self._posted <= self._confirmed or not self._linked():
+        if self._all_know(self._posted):
             return False
-        self._waiters.append((self._node.now + WAIT, self._posted, then))
-        if self._timer is None:
-            self._timer = self._node.schedule(self._node.now + WAIT, self._late)
+        self._waiters.append((now + WAIT, self._posted, then))
+        self._arm(now)
+        if not self._federation.listings.unsaid:  # it has been told already, but not to all
+            self._federation.hurry(now)
+        return True
+
+    def _begun(self, now: float) -> bool:
+        """Whether this broker has joined those that discovery finds, as far as they answer; asked in its first seconds only."""
+        federation = self._federation
+        joining = federation.handshakes or any(link.forwarding and not link.live for link in federation.links.values())
+        if (joining or federation.membership.searching(now)) and now < self._begins_until:
+            return False
+        self._begins_until = 0.0
         return True
 
     def settle_for(self, filters: Iterable[str]) -> None:
@@ -104,57 +138,108 @@ class Propagation:
                 if topic_filter not in self._node.fanout.trie:
                     interest.changed(topic_filter, wanted=False)
 
-    def _late(self, now: float) -> None:
+    def _arm(self, now: float) -> None:
+        """Plan the next look at those who wait."""
+        if self._timer is None and self._early_birds:
+            self._timer = self._node.schedule(now + PAUSE, self._look)
+        elif self._timer is None and self._waiters:
+            wave = self._waves.get(self._federation.own.id)
+            again = max(now + PAUSE, self._again_at if wave is None else wave.since + LOST)
+            self._timer = self._node.schedule(min(self._waiters[0][0], again), self._look)
+
+    def _look(self, now: float) -> None:
+        self._timer = None
+        self._node.now = now
+        if self._early_birds and self._begun(now):
+            early, self._early_birds = self._early_birds, []
+            for filters, then in early:
+                if not self.expect(filters, then):
+                    then(now)
+        self._release(now)
         if self._waiters and self._waiters[0][0] <= now:
-            if self._waiters[0][1] <= self._covers:
-                self._waves.pop(self._federation.own.id, None)  # somebody hangs: what comes later is told by another one
             # Whoever has not heard may pass on what others here want, and tell that it was all. Answers to questions that are
             # asked from now on come only by way of those that know.
             self._federation.streams.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
-        self._timer = self._node.schedule(self._waiters[0][0], self._late) if self._waiters else None
         if not self._federation.listings.unsaid:
             self.told(now)
+        self._arm(now)
 
     def _release(self, now: float) -> None:
-        while self._waiters and self._waiters[0][1] <= self._confirmed:
+        while self._waiters and self._all_know(self._waiters[0][1]):
             self._waiters.popleft()[2](now)
+
+    # ---------------------------------------------------------------- who has to know
+
+    def changed(self) -> None:
+        """A broker or a link has come or gone: others may have to know now, or no more."""
+        self._stale = True
+        self._again_at, self._pause = 0.0, PAUSE
+
+    def _all_know(self, posted: int) -> bool:
+        if self._stale:
+            self._count()
+        return posted <= self._confirmed
+
+    def _count(self) -> None:
+        """Find how many of our filters all know who messages may come from."""
+        self._stale = False
+        least = self._posted
+        for broker_id, boot in self._required().items():
+            known_boot, known = self._known.get(broker_id, (boot, 0))
+            least = min(least, known if known_boot == boot else 0)
+        self._confirmed = least
+
+    def _required(self) -> dict[bytes, int]:
+        """Return who has to know, with boot numbers: who can be reached over the tree, has a link to us, or finds a way over
+        links of others while the tree is repaired."""
+        listings = self._federation.listings.directory.listings
+        found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
+        for listing in listings.values():
+            if listing.via is not None:
+                found[listing.id] = listing.boot
+        for broker_id in self._federation.overlays.astray():
+            if broker_id in listings:
+                found.setdefault(broker_id, listings[broker_id].boot)
+        return found
+
+    def _up(self) -> list[Link]:
+        return [link for link in self._federation.links.values() if link.state == "up" and link.version > 1]
 
     # ---------------------------------------------------------------- our wave
 
     def _links(self) -> list[Link]:
-        return [link for link in self._federation.links.values() if link.forwarding and link.state == "up" and link.version > 1]
+        return [link for link in self._up() if link.forwarding]
 
     def learnt(self, now: float) -> None:
         """Go on with waves that were here ahead of what they tell of."""
         if self._early:
-            directory = self._federation.listings.directory
             for broker, (link, body) in list(self._early.items()):
-                if directory.state(broker) >= body[8:20]:
+                if self._used(broker, body[8:20]):
                     del self._early[broker]
                     if link.state == "up":
                         self._told_received(link, body, now)
 
-    def _linked(self) -> bool:
-        """Whether there is any other broker; while the tree is repaired it may not be reached over it."""
-        return any(link.state == "up" for link in self._federation.links.values())
+    def _used(self, broker: bytes, state: bytes) -> bool:
+        """Whether what a broker says of itself is known here in this state, and decides where messages go."""
+        directory = self._federation.listings.directory
+        return directory.via(broker) is not None and directory.state(broker) >= state
 
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
         own = self._federation.own
         wave = self._waves.get(own.id)
-        if self._posted <= self._confirmed or (wave is not None and now < wave.since + LOST):
+        if self._all_know(self._posted):
+            self._release(now)
+            return
+        again = self._posted <= self._covers  # those that the last one did not reach, or who has come since
+        if (wave is not None and now < wave.since + LOST) or (again and (now < self._again_at or not self._waiters)):
             return
         links = self._links()
-        if not links:
-            if not self._linked():
-                self._confirmed = self._posted
-                self._release(now)
-            return  # else the tree is being repaired: whoever is there then is told
-        if self._planned:
-            return
+        if not links or self._planned:
+            return  # the tree is being repaired: whoever is there then is told
         self._rate.per_second = WAVES / max(1, len(self._federation.listings.directory.reachable()))
         if not self._rate.take(now):
             self._planned = True
@@ -166,12 +251,12 @@ class Propagation:
         body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
+        self._federation.hurry(now)
 
     def _again(self, now: float) -> None:
         self._planned = False
         if not self._federation.listings.unsaid:
             self.told(now)
-            self._federation.hurry(now)
 
     # ---------------------------------------------------------------- those of others
 
@@ -182,13 +267,13 @@ class Propagation:
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
         own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
         directory = self._federation.listings.directory
-        if not own and (broker not in directory.listings or directory.state(broker) < state):
+        if not own and not self._used(broker, state):
             if len(self._early) < MAX_BROKERS or broker in self._early:
                 self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
             return
         waiting = [other for other in self._links() if other is not link]
         if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
-            link.add_record(HEARD, broker + body[20:])
+            link.add_record(HEARD, broker + body[20:] + self._federation.own.id)
             return
         if len(self._newest) > MAX_BROKERS:
             self._newest = {known: last for known, last in self._newest.items() if known in directory.listings}
@@ -198,10 +283,11 @@ class Propagation:
             other.add_record(TOLD, body)
 
     def _heard_received(self, link: Link, body: bytes, now: float) -> None:
-        if len(body) != 12:
+        if len(body) < 12 or (len(body) - 12) % 8 or len(body) > 12 + 8 * MAX_BROKERS:
             raise MalformedPacket("HEARD record has the wrong length")
         wave = self._waves.get(body[:8])
-        if wave is not None and wave.number == int.from_bytes(body[8:], "big"):
+        if wave is not None and wave.number == int.from_bytes(body[8:12], "big") and link in wave.waiting:
+            wave.heard.update(body[at : at + 8] for at in range(12, len(body), 8))
             self._answered(body[:8], wave, link, now)
 
     def _answered(self, broker: bytes, wave: Wave, link: Link, now: float) -> None:
@@ -211,15 +297,32 @@ class Propagation:
         del self._waves[broker]
         if wave.source is not None:
             if wave.source.state == "up":
-                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big"))
+                who = sorted(wave.heard)[: MAX_BROKERS - 1]
+                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big") + b"".join((self._federation.own.id, *who)))
+            return
+        self._note(wave.heard)
+        if self._confirmed < self._covers:  # some were not reached
+            self._again_at = now + self._pause
+            self._pause = min(2 * self._pause, PAUSE_MOST)
         else:
-            self._confirmed = max(self._confirmed, self._covers)
-            self._release(now)
-            if not self._federation.listings.unsaid:
-                self.told(now)
+            self._pause = PAUSE
+            self._federation.streams.distrust(self._required())
+        self._release(now)
+        if not self._federation.listings.unsaid:
+            self.told(now)
+
+    def _note(self, heard: set[bytes]) -> None:
+        """All that our wave told of is known to these."""
+        boots = self._required()
+        self._known = {broker_id: known for broker_id, known in self._known.items() if broker_id in boots}
+        for broker_id in heard:
+            if broker_id in boots:
+                self._known[broker_id] = (boots[broker_id], self._covers)
+        self._count()
 
     def link_down(self, link: Link, now: float) -> None:
         """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again over the tree that is next."""
+        self.changed()
         for broker, wave in list(self._waves.items()):
             if wave.source is link or (wave.source is None and link in wave.waiting):
                 del self._waves[broker]

@@ -18,7 +18,7 @@ live stream: so what is published behind the answer takes the same way, or a BRE
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -234,9 +234,16 @@ class Streams:
 
     def doubt(self) -> None:
         """Trust nobody any more to have sent all that is wanted here: not all know what that is."""
+        self.distrust(())
+
+    def distrust(self, known: Collection[bytes]) -> None:
+        """Trust no stream but those of these brokers: the others do not know all that is wanted here. What they were asked before
+        may be answered without it, and is asked again."""
         if self.active:
             for stream in self._all():
-                self.lose(stream)
+                if stream.broker_id not in known:
+                    stream.questions.clear()
+                    self.lose(stream)
 
     def _broken(self, stream: Stream) -> None:
         now = self.node.now
@@ -332,6 +339,9 @@ class Streams:
         key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
         if key not in relay.ours or key not in relay.vector:
             return
+        directory = self.federation.listings.directory
+        if directory.via(sender) is None or directory.state(sender) < state:
+            return  # what it wants by now is not known, or not used, here; it asks again
         self._budget.earn(now, max(1, len(self.federation.links)))  # as much as all neighbours may ask for
         if self._budget.left < 0:  # it asks again
             self.federation.count("routed_dropped")

@@ -50,7 +50,7 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
         node = client.node
         node.now = now
         current, node.current = node.current, client.conn
-        if not (client.conn.closed or client.conn.closing):
+        if node.sessions.get(client.session.client_id) is client.session:  # though its connection may have ended: it came before
             try:
                 _grant(client, packet, allowed)
             except WireError as error:
@@ -83,7 +83,8 @@ def _grant(client: Client, packet: Subscribe, allowed: list[bool]) -> None:
             codes.append(reason)
             refused.append(f"{request.filter}: {reason.name.lower().replace('_', ' ')}")
     node.counters.subscriptions_refused += len(refused)
-    client.answer(Suback(packet.packet_id, codes), "; ".join(refused))
+    if not (client.conn.closed or client.conn.closing):
+        client.answer(Suback(packet.packet_id, codes), "; ".join(refused))
     for request, code in zip(packet.filters, codes, strict=True):
         if code < 0x80 and node.hooks.events:
             node.event("broker_client_subscribed", client=client, topic=request.filter, qos=code)

@@ -23,6 +23,8 @@ BACKOFF_LATE = 60.0
 REDIAL_FLOOR = 0.1
 """Seconds between two dials of one address, whatever asks for them: announcements can be forged, dials cost a peer."""
 MIN_DELAY = 0.02
+FIRST_TRY = 1.0
+"""Seconds within which a first dial is about to be made; what is planned for later is no news."""
 DOUBTFUL_BURST = 100
 DOUBTFUL_RATE = 50.0
 """Dials, at once and a second, of addresses where nobody has answered yet and which nobody configured: made-up brokers must not
@@ -73,6 +75,11 @@ class Dialler:
     def under_way(self) -> int:
         """How many dials were begun and not yet heard of."""
         return len(self._under_way)
+
+    def trying(self, now: float) -> bool:
+        """Return whether some address is dialled for the first time, or is about to be."""
+        soon = now + FIRST_TRY
+        return any(t.wanted and not t.failures and (t.under_way or t.due <= soon) for t in self.targets.values())
 
     def add(self, address: Address) -> Target:
         """Return the target of this address, made when it is new; not dialled before it is wanted."""

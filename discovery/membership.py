@@ -87,6 +87,11 @@ class Membership:
         """True once `leave` was called."""
         return self._left
 
+    def searching(self, now: float) -> bool:
+        """Say whether somebody may be about to be found: the tree has not settled, or an address is tried for the first time."""
+        first = self._roster.dialler.trying(now)
+        return not self._left and (self.state is not State.RUNTIME or first)
+
     def members(self, now: float, since: int = -1) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
         """List (id, boot, addresses, alive) of every other broker known, to be told over links; with `since` those that are
         new, or of whom something is, since `gossip_version` was that.

@@ -272,8 +272,7 @@ class Conductor:
             ("all that was acknowledged is compared, s: median, most", spread(self.waited)),
         ]
         keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2",
-                "out of order", "late, from before its broker's death", "died with the broker that alone had it",
-                "connections lost")  # fmt: skip
+                "out of order", "late, from before its broker's death", "connections lost")  # fmt: skip
         rows += [(key, f"{counts[key]:,}") for key in keys]
         rows += [
             ("local traffic, ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),

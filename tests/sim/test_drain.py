@@ -82,7 +82,7 @@ class Draining(Scene):
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
-        messages = (Everything if self.strict else Messages)(world, self.ledger, self.clients, self.meetings)
+        messages = (Everything if self.strict else Messages)(world, self.ledger, self.clients, self.meetings, self.splits)
         if not world.violations:
             self._probe(messages)
         messages.check()

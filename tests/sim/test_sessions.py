@@ -28,7 +28,6 @@ class Roaming(Schedule):
 
     def __init__(self, seed: int, brokers: int | None = None, verbose: int = 0, *, calm: bool = False, routing: str = "") -> None:
         super().__init__(seed, brokers, verbose)
-        self.lean = False
         self.calm = calm
         self.routing = routing
         self.roamers: list[SimClient] = []
@@ -103,7 +102,7 @@ def test_roaming(routing: str) -> None:
 
 ONCE_BAD = {
     26: "the way to the holder hung while the rest of a session was fetched, which went on without it",
-    53: "a broker that messages passed through hung while a session moved: not promised",
+    53: "a broker that messages passed through hung while a session moved, which did not wait until it knew of that",
 }
 
 

@@ -77,6 +77,7 @@ class Durable(World):
         self.now = at
         own = NodeConfig(id=ID, boot=int(at), **config)
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
+        self.node.federation.propagation._begins_until = 0.0
         self.durability = self.node.durability = Durability(self.node, sync=sync)
         files = self.files
         generation = max(files.generations, default=0) + 1

@@ -76,6 +76,7 @@ class World:
         self.now = 1000.0
         self.lines: list[tuple[str, str]] = []
         self.node = Node(NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log)
+        self.node.federation.propagation._begins_until = 0.0  # it has been there for a while
         self.effects: list[Effect] = []
         self.peers: list[FakeClient] = []
 

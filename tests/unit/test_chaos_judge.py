@@ -53,7 +53,8 @@ def test_duplicates_and_order_are_seen_at_once(judge: Judge, came: tuple[int, ..
     assert [line.startswith(what) for line in judge.broken] == [True]
 
 
-def test_what_only_a_killed_broker_had_is_counted_and_what_some_have_is_a_loss(judge: Judge) -> None:
+def test_what_a_killed_broker_had_comes_too(judge: Judge) -> None:
+    """Its journal has all that it acknowledged, also what it alone had, and its last record."""
     sent = judge.sent[0]
     sent.reborn()
     assert not judge.begin()  # nothing of the new life yet
@@ -64,12 +65,15 @@ def test_what_only_a_killed_broker_had_is_counted_and_what_some_have_is_a_loss(j
     for each in (whole, less):
         judge.came(each, b"0 1 10", 2)
     late = judge.compare([whole, less])
-    assert len(late) == 1
-    assert "ear has it" in late[0]
-    assert "1, 8 to 8" in late[0]
+    assert [line.partition(": ")[2] for line in late] == [
+        "publisher 0 (b0, QoS 2, life 1 from 10) to ear (b1, last 10): 1, 9 to 9",
+        "publisher 0 (b0, QoS 2, life 1 from 10) to ear (b1, last 10): 2, 8 to 9",
+    ]
     judge.came(less, b"0 0 8", 2)
+    for each in (whole, less):
+        judge.came(each, b"0 0 9", 2)
     assert judge.compare([whole, less]) == []
     judge.settle([whole, less])
-    assert judge.counts["died with the broker that alone had it"] == 1
-    assert judge.counts["late, from before its broker's death"] == 1
+    assert judge.counts["compared"] == 22
+    assert judge.counts["late, from before its broker's death"] == 3
     assert not judge.broken

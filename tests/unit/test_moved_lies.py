@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, WHERE, say
-from broker.listings import CLIENT
+from broker.listings import CLIENT, PACE
 from broker.message import Message
 from broker.ownership import ANONYMOUS, KEPT, Entry
-from broker.records import DIRECTORY, ROUTED
+from broker.records import DIRECTORY, HEARD, ROUTED, TOLD
 from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
 from broker.wire import Connack, Property
 from broker.wire.errors import MalformedPacket
@@ -48,6 +48,9 @@ class Holder:
         for what, data in ((TAKE, state), (REST, rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+            self.world.advance(PACE)
+            for told in self.neighbour.records(TOLD):  # what the session wants here is known everywhere
+                self.neighbour.send(ping((HEARD, told[:8] + told[20:] + bid(101))))
             self.world.advance(0.2)
         self.written = copy_of(self.world.files)
         meanwhile(self.world)
