@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import permutations
+from itertools import combinations
+from math import inf
 from typing import Any
 
 from broker import limits
 from broker.link import Link
-from broker.origin import origin_key
 from broker.relay import Relay
-from broker.stream import Stream
 from stp.vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
 
 Life = tuple[int, int]
 
-LOOKS = 3
-"""Tenths of a virtual second for which two brokers have to be in one tree until the news of each other has spread."""
+ORDER = 5.0
+"""s of a split up to which messages keep their order (README); it counts from the first look to the last that saw it."""
+
+LOOK = 0.1
+"""virtual s between two looks."""
+
+SETTLED = 3.0
+"""virtual s in one tree, after which a message is everywhere, so that it survives its publisher's broker."""
 
 
 def watch_crossings(world: World) -> None:
@@ -47,68 +51,64 @@ def watch_crossings(world: World) -> None:
     world.on_start.append(started)
 
 
-def watch_given_up(world: World) -> set[tuple[Life, bytes]]:
-    """Return who has waited for an origin (its key) for as long as is promised, and delivers since then what comes late
-    (streams.HOLD: order holds through splits that are shorter)."""
-    found: set[tuple[Life, bytes]] = set()
+class Splits:
+    """Which brokers the world kept apart, and for how long: by cuts, stops and deaths, whatever brokers say of it."""
 
-    def started(host: Host) -> None:
-        streams, life = host.running.federation.streams, host.life
-        set_free = streams._set_free
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._looks: list[tuple[float, dict[Life, int]]] = []
+        world.after(LOOK, self._look)
 
-        def watched(stream: Stream, now: float) -> None:
-            found.add((life, stream.key))
-            set_free(stream, now)
+    def _look(self) -> None:
+        groups = groups_of([h for h in self.world.alive() if not h.paused], self.world.connected)
+        self._looks.append((self.world.now, {host.life: n for n, group in enumerate(groups) for host in group}))
+        self.world.after(LOOK, self._look)
 
-        streams._set_free = watched  # type: ignore[method-assign]
-
-    world.on_start.append(started)
-    return found
+    def longer_than(self, seconds: float, a: Life, b: Life) -> float | None:
+        """When (s) two lives had been apart without a pause for so long; None: they never were."""
+        if a == b:
+            return None
+        since: float | None = None
+        for at, parts in self._looks:
+            if a in parts and parts[a] == parts.get(b):
+                since = None
+            elif since is None:
+                since = at - LOOK
+            elif at - since >= seconds:
+                return at
+        return None
 
 
 class Meetings:
-    """Which lives of brokers have been in one working tree for a moment, looked at every tenth of a second.
+    """Which lives of brokers have been in one working tree, looked at every tenth of a second.
 
-    From then on they owe each other every message: what one subscribes to has propagated to the other.
+    From then on they owe each other every message that is published after a SUBACK.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.met: dict[frozenset[Life], float] = {}
-        self._looks: dict[frozenset[Life], int] = {}
-        self._knew: dict[tuple[Life, Life], list[float]] = defaultdict(list)
-        world.after(0.1, self._look)
+        self._together: set[frozenset[Life]] = set()
+        self._runs: dict[frozenset[Life], list[list[float]]] = defaultdict(list)
+        world.after(LOOK, self._look)
 
     def _look(self) -> None:
-        looks: dict[frozenset[Life], int] = {}
+        together: set[frozenset[Life]] = set()
         world = self.world
         for group in live_groups([h for h in world.alive() if not h.paused], self._works):
-            for a in group:
-                for b in group:
-                    if a.index < b.index:
-                        pair = frozenset((a.life, b.life))
-                        looks[pair] = self._looks.get(pair, 0) + 1
-                        if looks[pair] > LOOKS:
-                            self.met.setdefault(pair, world.now)
-            if any(host.running.federation.interest.selective for host in group):
-                for a, b in permutations(group, 2):
-                    if self._knows(a, b):
-                        self._knew[a.life, b.life].append(world.now)
-        self._looks = looks
-        world.after(0.1, self._look)
+            for a, b in combinations(group, 2):
+                pair = frozenset((a.life, b.life))
+                together.add(pair)
+                self.met.setdefault(pair, world.now)
+                if pair not in self._together:
+                    self._runs[pair].append([world.now, world.now])
+                self._runs[pair][-1][1] = world.now
+        self._together = together
+        world.after(LOOK, self._look)
 
-    def _knows(self, a: Host, b: Host) -> bool:
-        """Whether one broker has all that the other has posted."""
-        directory, own = a.running.federation.listings.directory, b.running.federation.listings.directory
-        listing = directory.listings.get(b.id)
-        return listing is not None and listing.via is not None and not own._changes and listing.stamp() == own.own.stamp()
-
-    def spread(self, a: Life, b: Life, since: float, at: float) -> bool:
-        """Whether `a` was seen to know between two moments (s) what `b` had posted: only then, with routing by interest, it owes
-        what is subscribed to there."""
-        times = self._knew.get((a, b), [])
-        index = bisect_right(times, since)
-        return index < len(times) and times[index] < at
+    def settled(self, a: Life, b: Life, at: float) -> bool:
+        """Whether two lives were in one tree for long enough without a pause from some moment (s) on."""
+        return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
 
     def _works(self, link: Link) -> bool:
         end = link.conn.transport
@@ -118,6 +118,20 @@ class Meetings:
     def since(self, a: Life, b: Life) -> float | None:
         """When these two were first in one tree (s), None for never."""
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
+
+
+def groups_of(hosts: list[Host], near: Callable[[Host, Host], bool]) -> list[list[Host]]:
+    """Hosts that are next to each other, directly or over others."""
+    groups = []
+    left = list(hosts)
+    while left:
+        group = [left.pop(0)]
+        for member in group:
+            found = [host for host in left if near(member, host)]
+            left = [host for host in left if host not in found]
+            group += found
+        groups.append(group)
+    return groups
 
 
 def live_groups(hosts: Iterable[Host], works: Callable[[Link], bool] = lambda link: True) -> list[list[Host]]:
@@ -133,17 +147,7 @@ def live_groups(hosts: Iterable[Host], works: Callable[[Link], bool] = lambda li
                 and any(back.peer is not None and back.peer.id == host.id for back in other.running.forwarding)
             ):
                 near[host.index].append(other)
-    groups = []
-    left = list(by_id.values())
-    while left:
-        group = [left.pop(0)]
-        for member in group:
-            for other in near[member.index]:
-                if other not in group:
-                    group.append(other)
-        left = [host for host in left if host not in group]
-        groups.append(group)
-    return groups
+    return groups_of(list(by_id.values()), lambda a, b: b in near[a.index] or a in near[b.index])
 
 
 # ---------------------------------------------------------------- after quiet
@@ -248,14 +252,13 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
 class Messages:
     """Who received what, and who should have."""
 
-    def __init__(self, world: World, ledger: Ledger, clients: list[SimClient], meetings: Meetings) -> None:
+    def __init__(self, world: World, ledger: Ledger, clients: list[SimClient], meetings: Meetings, splits: Splits) -> None:
         self.world = world
         self.ledger = ledger
         self.clients = clients
         self.meetings = meetings
-        self.given_up: set[tuple[Life, bytes]] = set()
+        self.splits = splits
         self._components = world.components()
-        self._floods = all(host.running.config.routing == "flood" for host in world.alive())
 
     def joined(self, a: SimClient, b: SimClient) -> bool:
         """Whether these clients' brokers are in one component now."""
@@ -267,14 +270,13 @@ class Messages:
                 return group
         return None
 
-    def check(self, order: bool = True) -> None:
+    def check(self) -> None:
         """Everything about all messages of the run."""
         for client in self.clients:
             for error in client.errors:
                 self.world.violation("client", f"{client.name}: {error}")
             self._duplicates(client)
-            if order:
-                self._order(client)
+            self._order(client)
             self._unwanted(client)
         self._losses()
 
@@ -297,12 +299,15 @@ class Messages:
         """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing."""
         last: dict[tuple[int, int, str, int, int], int] = {}
         seen: set[int] = set()
-        waited = {key for life, key in self.given_up if life in client.holders}
+        late: dict[Life, float] = {}
         for got in client.got:
             sent = self.ledger.sent[got.number]
             if not sent.qos or got.retain or got.number in seen or sent.will or sent.repeated:
                 continue
-            if waited and origin_key(self.world.hosts[sent.life[0]].id, sent.life[1]) in waited:
+            if sent.life not in late:
+                apart = [self.splits.longer_than(ORDER, sent.life, life) for life in client.holders]
+                late[sent.life] = min((at for at in apart if at is not None), default=inf)
+            if got.at > late[sent.life]:
                 continue
             seen.add(got.number)
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
@@ -320,13 +325,16 @@ class Messages:
         """An acknowledged message reaches everybody who was there before it and stayed (design section 4, promise 2)."""
         got: dict[SimClient, set[int]] = {c: {g.number for g in c.got} for c in self.clients}
         for sent in self.ledger.sent:
-            if not sent.qos or sent.acked is None or not self._lives(sent.life):
+            if not sent.qos or sent.acked is None:
                 continue
             for client in self.clients:
                 interest = self._interest(client, sent)
                 if interest is None or sent.number in got[client]:
                     continue
-                if self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
+                lives = self._lives(sent.life)
+                if not lives and not all(self.meetings.settled(sent.life, life, sent.at) for life in client.holders):
+                    continue
+                if not lives or self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
                     self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
 
     def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
@@ -337,7 +345,6 @@ class Messages:
             if (
                 interest.qos
                 and interest.since < sent.at
-                and self._spread(interest, client, sent)
                 and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
                 and all(self._lives(life) for life in client.holders)
                 and matches(interest.filter, sent.topic)
@@ -347,16 +354,6 @@ class Messages:
                 if all(since is not None and since < sent.at for since in met):
                     return interest
         return None
-
-    def _spread(self, interest: Interest, client: SimClient, sent: Sent) -> bool:
-        """Whether the publisher's broker knew where the session was (decision 16: somebody on the way hangs while it moves)."""
-        if self._floods:
-            return True
-        if sent.hung and len(client.holders) > 1:
-            return False
-        if interest.life == sent.life:
-            return True
-        return self.meetings.spread(sent.life, interest.life, interest.since, sent.at)
 
     def _lives(self, life: Life) -> bool:
         host = self.world.hosts[life[0]]

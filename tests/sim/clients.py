@@ -62,8 +62,6 @@ class Sent:
     copies: int = 1
     """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker (MQTT-4.3.2)."""
     will: bool = False
-    hung: bool = False
-    """A broker was stopped then, that one or one on the way, and took it when it went on."""
     packet: Publish | None = None
 
 
@@ -389,7 +387,6 @@ class SimClient:
         if self.state != "up":
             return None
         sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, self.world.now)
-        sent.hung = any(host.paused for host in self.world.alive())
         self.ledger.sent.append(sent)
         packet_id = self._next_id() if qos else None
         payload = b"%0*d|" % (digits, sent.number) + b"x" * padding

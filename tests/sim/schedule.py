@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker import limits, relay
+from broker import limits
 from tests.sim.checkers import (
     Meetings,
     Messages,
+    Splits,
     bound_faults,
     directory_faults,
     log_faults,
     tree_faults,
     watch_crossings,
-    watch_given_up,
 )
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.groups import Groups
@@ -58,7 +58,7 @@ class Schedule:
         self.rng = rng = random.Random(seed * 7919 + 1)
         self.world = World(seed, verbose)
         watch_crossings(self.world)
-        self.given_up = watch_given_up(self.world)
+        self.splits = Splits(self.world)
         self.meetings = Meetings(self.world)
         self.ways = Ways(self.world)
         self.ledger = Ledger()
@@ -67,8 +67,7 @@ class Schedule:
         self.count = brokers or rng.choice((2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 9))
         self.length = rng.uniform(3.0, 12.0)
         self.small = rng.random() < 0.25
-        # Long histories in small: what is not taken over at once is fetched; its order is then not promised in every chaos.
-        self.lean = rng.random() < 0.1
+        rng.random()
         self.apart: list[tuple[int, int]] = []  # pairs that never reach each other: trees of several hops
         if rng.random() < 0.3:
             pairs = [(a, b) for b in range(self.count) for a in range(b)]
@@ -265,11 +264,9 @@ class Schedule:
     def run(self) -> Result:
         """Play it, heal everything, wait for quiet, probe, check."""
         world = self.world
-        saved = limits.LINK_BACKLOG_BYTES, relay.RECENT
+        saved = limits.LINK_BACKLOG_BYTES
         if self.small:
             limits.LINK_BACKLOG_BYTES = 32 * 1024
-        if self.lean:
-            relay.RECENT = 3
         try:
             self.build()
             self.traffic()
@@ -279,7 +276,7 @@ class Schedule:
         except Exception:  # in a client, the network or a checker; what a node raises is caught at its host
             world.violation("simulation", traceback.format_exc(limit=-6))
         finally:
-            limits.LINK_BACKLOG_BYTES, relay.RECENT = saved
+            limits.LINK_BACKLOG_BYTES = saved
         return self._result()
 
     def _end(self) -> None:
@@ -299,16 +296,14 @@ class Schedule:
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
-        messages = Messages(world, self.ledger, self.clients, self.meetings)
-        messages.given_up = self.given_up
+        messages = Messages(world, self.ledger, self.clients, self.meetings, self.splits)
         probes = len(self.ledger.sent)
         if not world.violations:
             self._probe(messages)
         if self.groups is not None:
             self.groups.check(probes)
-        messages.check(order=not self.lean)
-        if not self.lean:
-            messages.retained()
+        messages.check()
+        messages.retained()
 
     def _probe(self, messages: Messages) -> None:
         """Every broker publishes once at every QoS; every matching subscriber anywhere gets it once."""

@@ -36,7 +36,7 @@ class Scene(Schedule):
         self.events = events
         self.config = {"discovery": "multicast", **config}
         self.length = 8.0
-        self.small = self.lean = False
+        self.small = False
         self.apart = []
         self.late: dict[int, float] = {}
 

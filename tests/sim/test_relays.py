@@ -30,7 +30,7 @@ class Relays(Schedule):
         self.just_behind = just_behind
         self.draw = draw = random.Random(f"{seed} {just_behind}")
         self.groups = None
-        self.lean = self.small = False
+        self.small = False
         self.length = 7.0
         self.apart = []
         self.world.jitter = self.world.loss = 0.0

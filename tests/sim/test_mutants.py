@@ -1,0 +1,120 @@
+"""Brokers with one fault each, under the schedules that look for it: some seed of the first few has to say so.
+
+Each is a fault that the checkers once excused, or could have: they judge by what the world did, not by what brokers say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.fanout import Fanout
+from broker.moving import Moving
+from broker.propagation import Propagation
+from broker.session import Session
+from broker.streams import Streams
+from tests.sim import test_durability
+from tests.sim.test_relays import Relays
+from tests.sim.test_sessions import Roaming
+
+Patch = pytest.MonkeyPatch
+Found = list[tuple[str, str]]
+
+
+def gives_up_at_once(patch: Patch) -> None:
+    """Feeds hold what came for 50 ms instead of five seconds."""
+    patch.setattr(Streams, "_longest", lambda self, stream: 0.05)
+
+
+def answers_at_once(patch: Patch) -> None:
+    """SUBACK is sent when the filter is posted."""
+    expect = Propagation.expect
+
+    def wrong(self: Propagation, filters: Any, then: Any) -> bool:
+        if expect(self, filters, lambda now: None):
+            self._waiters.clear()
+        return False
+
+    patch.setattr(Propagation, "expect", wrong)
+
+
+def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
+    """What feeds held, and what origins answered, is delivered otherwise."""
+    release, publish = Streams._release, Fanout.publish
+
+    def wrong(self: Streams, *arguments: Any) -> list[int]:
+        found: list[Any] = []
+        patch.setattr(Fanout, "publish", lambda fanout, *rest: found.append(rest))
+        try:
+            return release(self, *arguments)
+        finally:
+            patch.setattr(Fanout, "publish", publish)
+            for rest in change(found):
+                self.node.fanout.publish(*rest)
+
+    patch.setattr(Streams, "_release", wrong)
+
+
+def drops_some(patch: Patch) -> None:
+    """Every third of what is released together is lost."""
+    releases(patch, lambda found: [rest for number, rest in enumerate(found, 1) if number % 3])
+
+
+def releases_backwards(patch: Patch) -> None:
+    releases(patch, lambda found: found[::-1])
+
+
+def delivers_again(patch: Patch) -> None:
+    """What a session gets from a log when it has moved, it gets twice."""
+    offer = Moving._offer
+
+    def wrong(self: Moving, session: Session, message: Any) -> None:
+        offer(self, session, message)
+        if message.qos == 2:
+            offer(self, session, message)
+
+    patch.setattr(Moving, "_offer", wrong)
+
+
+def forgets_the_last_record(patch: Patch) -> None:
+    """A journal loses the end of its last file when it is read."""
+    image = test_durability.Files.image
+
+    def wrong(self: test_durability.Files, cut: int | None = None) -> Any:
+        return image(self, -1 if self.generations and len(self.generations[max(self.generations)]) > 64 else None)
+
+    patch.setattr(test_durability.Files, "image", wrong)
+
+
+def relays() -> Iterator[Found]:
+    for seed in range(6):
+        yield Relays(seed, just_behind=bool(seed % 2)).run().violations
+
+
+def roams() -> Iterator[Found]:
+    for seed in range(4):
+        yield Roaming(seed, routing=("interest", "topic")[seed % 2]).run().violations
+
+
+def journals() -> Iterator[Found]:
+    for seed in range(6):
+        yield test_durability.play(seed)
+
+
+MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]], str]] = {
+    "gives feeds up after 50 ms": (gives_up_at_once, relays, "order"),
+    "SUBACK at once": (answers_at_once, relays, "lost"),
+    "drops every third held message": (drops_some, relays, "lost"),
+    "releases out of order": (releases_backwards, relays, "order"),
+    "delivers twice after a takeover": (delivers_again, roams, "QoS 2 twice"),
+    "forgets the journal's last record": (forgets_the_last_record, journals, "lost"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
+    plant, schedules, kind = MUTANTS[name]
+    plant(monkeypatch)
+    assert any(found == kind for violations in schedules() for found, _ in violations)
