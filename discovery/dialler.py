@@ -76,10 +76,10 @@ class Dialler:
         """How many dials were begun and not yet heard of."""
         return len(self._under_way)
 
-    def trying(self, now: float) -> bool:
-        """Return whether some address is dialled for the first time, or is about to be."""
+    def first_tries(self, now: float) -> list[Target]:
+        """Return the targets that are dialled for the first time, or are about to be."""
         soon = now + FIRST_TRY
-        return any(t.wanted and not t.failures and (t.under_way or t.due <= soon) for t in self.targets.values())
+        return [t for t in self.targets.values() if t.wanted and not t.failures and (t.under_way or t.due <= soon)]
 
     def add(self, address: Address) -> Target:
         """Return the target of this address, made when it is new; not dialled before it is wanted."""

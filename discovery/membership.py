@@ -88,9 +88,13 @@ class Membership:
         return self._left
 
     def searching(self, now: float) -> bool:
-        """Say whether somebody may be about to be found: the tree has not settled, or an address is tried for the first time."""
-        first = self._roster.dialler.trying(now)
-        return not self._left and (self.state is not State.RUNTIME or first)
+        """Say whether somebody may be about to be found: the tree has not settled, or an address is tried for the first time and
+        leads to nobody who is reached already."""
+        if self._left:
+            return False
+        known = self._roster.members
+        owners = [known.get(target.owner or b"") for target in self._roster.dialler.first_tries(now)]
+        return self.state is not State.RUNTIME or any(owner is None or not (owner.linked or owner.reachable) for owner in owners)
 
     def members(self, now: float, since: int = -1) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
         """List (id, boot, addresses, alive) of every other broker known, to be told over links; with `since` those that are

@@ -125,7 +125,7 @@ class Unheard(Meshed):
     ids=("it hangs", "the tree's link is cut", "shortly", "then it dies"),
 )
 def test_a_relay_that_has_not_heard(events: list[Event], wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is published after SUBACK arrives, also if that came before the relay had heard, which drops it, and sends newer ones."""
+    """What is published after SUBACK arrives, also if the relay had not heard by then, drops it, and sends newer messages."""
     monkeypatch.setattr(propagation, "WAIT", wait)
     scene = Unheard(1, events)
     result = scene.run()
