@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from broker import sharedrecords
 from broker.journal import encode_seen
 from broker.origin import encode_vector, split_key
 from broker.session import RELEASED
@@ -73,6 +74,9 @@ class Checkpoint:
             for mark in marks:
                 journal.said(mark)
             yield 1 + len(marks)
+        for record in sharedrecords.everything(node):
+            journal.record(record)
+            yield 1
         relay = node.relay
         seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
         journal.record(encode_seen(encode_vector(seen | journal.since())))

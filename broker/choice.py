@@ -29,7 +29,7 @@ ENTRY = WHO + MARK_SIZE
 class Choice:
     """Who delivers to which group."""
 
-    __slots__ = ("entries", "passed", "retain", "visited")
+    __slots__ = ("entries", "key", "passed", "retain", "sequence", "visited")
 
     def __init__(
         self, entries: list[tuple[bytes, bytes]], *, passed: bool = False, retain: bool = False, visited: tuple[bytes, ...] = ()
@@ -39,6 +39,14 @@ class Choice:
         self.passed = passed
         self.retain = retain
         self.visited = visited
+        self.key = b""  # origin and sequence number of the message that it came with; not of one that was published here
+        self.sequence = 0
+
+    def of(self, key: bytes, sequence: int) -> Choice:
+        """Note which message it came with; returns itself."""
+        self.key = key
+        self.sequence = sequence
+        return self
 
     def encode(self) -> bytes:
         """Return it as text."""
@@ -60,7 +68,7 @@ def decode_choice(text: bytes) -> Choice:
     if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
         return Choice([(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
     hops, rest = divmod(len(raw) - ENTRY, ID)
-    if kind not in (b"p", b"r") or rest or not 0 < hops <= limits.MAX_PASSES:
+    if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")
     visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
     return Choice([(raw[:WHO], raw[WHO:ENTRY])], passed=True, retain=kind == b"r", visited=visited)

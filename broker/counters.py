@@ -102,6 +102,11 @@ class Counters:
     shared_elsewhere: int = 0  # messages given to members of shared subscriptions at other brokers
     shared_passed_on: int = 0  # of those given to us, passed on: no member was left, or all were away
     shared_undelivered: int = 0  # and for which no member was found
+    shared_late: int = 0  # given to members elsewhere of whose group this broker heard only after they were published
+    shared_given_again: int = 0  # given to another member, as the first one's broker was gone or had none any more
+    shared_declined: int = 0  # of those given to us, given back: too much waits for members here
+    shared_uncertain: int = 0  # at QoS 2, perhaps sent to a client whose broker did not come back: nobody else gets them
+    shared_unguarded: int = 0  # too many were not acknowledged at a time: these are lost if the broker that has them is
     routed_dropped: int = 0  # messages to one broker that nobody knows the way to, or that cannot be read
     link_timeouts: int = 0
     link_garbage: int = 0

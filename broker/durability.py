@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker import limits
+from broker import limits, sharedrecords
 from broker.checkpoint import Checkpoint
 from broker.client import CONNACK, Client
 from broker.connection import Connection
@@ -52,7 +52,7 @@ from broker.journal import (
 )
 from broker.keptsession import KeptSession
 from broker.message import Message
-from broker.origin import Vector, Window, encode_vector, origin_key
+from broker.origin import Ranges, Vector, Window, encode_vector, origin_key
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.sessionstate import offered
@@ -61,6 +61,7 @@ from broker.withheld import Withheld
 if TYPE_CHECKING:
     from broker.batch import Batch
     from broker.fanout import Route
+    from broker.ledger import Ref
     from broker.log import Entry
     from broker.node import Node
 
@@ -565,6 +566,19 @@ class Durability:
         """Return an entry of the relay's log as a record."""
         at = self._wall() - round((self.node.now - entry.at) * 1000)
         return LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(self.node.now)).encode()
+
+    def shared_closed(self, refs: list[Ref]) -> None:
+        """Record that messages for members of shared subscriptions elsewhere are acknowledged, or another one's."""
+        self.record(sharedrecords.closed(refs))
+
+    def shared_taken(self, refs: list[Ref]) -> None:
+        """Record that messages of other brokers were granted to members here."""
+        self.record(sharedrecords.taken(refs))
+
+    def shared_covered(self, mark: bytes, key: bytes, ranges: Ranges, since: float | None) -> None:
+        """Record which messages published here a group got, and since when (s) it is known."""
+        at = 0 if since is None else max(1, self._wall() - round((self.node.now - since) * 1000))
+        self.record(sharedrecords.covered(mark, key, ranges, at))
 
     def saw(self, key: bytes) -> None:
         """Note that something of another broker came: sessions miss what comes after it, should this broker be away."""

@@ -14,7 +14,7 @@ from broker.fanout import topic_of
 from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.origin import ORIGIN
-from broker.session import RELEASED, Session
+from broker.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
 
 if TYPE_CHECKING:
@@ -57,11 +57,15 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
                 if qos != 1:
                     break
                 del inflight[packet_id]
+                if type(sent) is SharedOutgoing:
+                    client.node.federation.custody.settled(sent)
             elif first == 0x50:
                 if qos != 2 or sent is RELEASED:
                     break
                 inflight[packet_id] = RELEASED
                 answers.append(PACKET_IDS[packet_id])
+                if type(sent) is SharedOutgoing:
+                    client.node.federation.custody.settled(sent)
             elif first == 0x70 and sent is RELEASED:
                 del inflight[packet_id]
             else:

@@ -384,7 +384,10 @@ class Fanout:
             ids = encode_identifier(member.identifier) if member.identifier else b""
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
-            member.session.deliver_shared(SharedOutgoing(message, qos, retain, ids, group, allowed))
+            outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
+            member.session.deliver_shared(outgoing)
+            if message.sender is None and message.qos:
+                self.node.federation.custody.delivered(member.session, outgoing)
         else:
             self.node.federation.sharing.pass_on(group.mark, message)
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker import limits
 from broker.admission import Admission, split_peer
+from broker.assignments import Assignments
 from broker.backpressure import Backpressure
+from broker.catchup import Catchup
 from broker.config import NodeConfig
 from broker.connection import Connection
+from broker.custody import Custody
 from broker.drain import CLIENTS_AT
 from broker.effects import Datagram, Dial
 from broker.interest import Interest
@@ -74,6 +77,9 @@ class Federation:
         self.backpressure = Backpressure(node, self)
         self.interest = Interest(node, self)
         self.sharing = Sharing(node, self)
+        self.assignments = Assignments(node, self)
+        self.custody = Custody(node, self)
+        self.catchup = Catchup(node, self)
         self.moving = Moving(node, self)
         self.repeats = Repeats(node, self)
         self.positions = Positions(node)
@@ -430,6 +436,7 @@ class Federation:
     def leave(self, now: float) -> None:
         """Say goodbye to everybody; the driver then closes."""
         self.membership.leave(now)
+        self.assignments.leave()
         self._settle(now)
         for link in list(self.links.values()):
             link.conn.close(encode_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN), 5))

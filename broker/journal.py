@@ -71,6 +71,8 @@ class Kind(IntEnum):
     """Which messages of other brokers have been here."""
     WHOLE = 16
     """Everything that was known when this generation began is in it by now: older ones are not needed."""
+    SHARED = 17
+    """What became of messages for members of shared subscriptions at other brokers, or from there (`broker.sharedrecords`)."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -486,6 +488,11 @@ def encode_retained(body: bytes) -> bytes:
 def encode_seen(vector: bytes) -> bytes:
     """Return SEEN: a vector as `broker.origin` encodes it."""
     return _RECORD.pack(15, len(vector)) + vector
+
+
+def encode_shared(body: bytes) -> bytes:
+    """Return SHARED."""
+    return _RECORD.pack(17, len(body)) + body
 
 
 def encode_whole(generation: int, size: int) -> bytes:

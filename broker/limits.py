@@ -253,6 +253,27 @@ SHARE_QUEUED = 1000
 """messages waiting for a member of a shared subscription at which other brokers' members come before it. Below it a member whose
 window is full for a moment keeps what is published beside it."""
 
+MAX_ASSIGNED = 10_000
+MAX_ASSIGNED_BYTES = 64 * 1024 * 1024
+"""messages for members of shared subscriptions at one other broker, and bytes of those at all, that are kept until the members
+have acknowledged them: as much as may wait for a session. With half of it publishers wait, as for a slow subscriber. Of those
+beyond it, what is at a broker that dies is lost [shared_unguarded]."""
+
+MAX_HELD_SHARED = 40_000
+MAX_HELD_SHARED_BYTES = 256 * 1024 * 1024
+"""QoS 2 messages of all other brokers that wait until members of shared subscriptions here have room, and bytes of these: as much
+as four brokers may have here. More are given back [shared_declined]."""
+
+MAX_ASSIGNED_MOVED = 100_000
+"""of these, given to another member as the first one's broker was gone; should it come back, it does not get them again."""
+
+MAX_ASSIGNED_TAKEN = 50_000
+"""entries, of up to 256 messages each, of what members here took at QoS 2, with a journal."""
+
+SHARE_WAITS = 120.0
+"""s that a message waits for a member of a shared subscription whose broker is gone, when no other can be reached; as long as the
+log has it [shared_undelivered, shared_uncertain]."""
+
 MAX_QUIET_ORIGINS = 1024
 """of these, origins of which nothing was heard lately; of more that a neighbour tells us we take no note, before they publish. It
 may make them up, and must not fill the table of the whole federation."""

@@ -313,6 +313,8 @@ class Link:
             choice = decode_choice(data[at + SIZE : behind])
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
+        if choice is not None:
+            choice.of(key, sequence)
         relay = self.federation.relay
         properties = data[behind:payload_at]
         stamp = decode_stamp(properties) if first & 0x01 else None

@@ -264,7 +264,7 @@ def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mess
             alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN  # for a shared subscription
             key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
             behind = SIZE - 24 + (section[4] << 8 | section[5])
-            choice = decode_choice(section[SIZE:behind]) if behind > SIZE else None
+            choice = decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None
             section = section[behind:]
         if section.startswith(STAMP_MARK):
             stamp = decode_stamp(section)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker import limits, sharedrecords
 from broker.digests import Mark, place_of
 from broker.journal import (
     CLEAN,
@@ -35,6 +35,7 @@ from broker.journal import (
     encode_retained,
     encode_seen,
     encode_settled,
+    encode_shared,
     read_records,
 )
 from broker.log import Entry, read_link_packets
@@ -73,8 +74,8 @@ class Image:
     """All that a journal says."""
 
     __slots__ = (
-        "_late", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen", "sessions", "size",
-        "skipped",
+        "_late", "_older_shared", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen",
+        "sessions", "shared", "size", "skipped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,6 +84,8 @@ class Image:
         self.retained: dict[bytes, bytes] = {}  # topic -> body
         self.logged: list[LoggedRecord] = []
         self.seen: dict[bytes, bytes] = {}  # id and boot of an origin -> its part of a vector
+        self.shared: list[bytes] = []  # bodies
+        self._older_shared = 0  # of these, as `older`
         self.alive = 0  # ms; the time of day of the last frame
         self.numbers = [0, 0]  # the highest of a message, and of a session
         self.size = 0  # bytes in which everything was said once, the last time
@@ -107,12 +110,13 @@ class Image:
             Kind.LOGGED: self._logged,
             Kind.SEEN: self._seen,
             Kind.WHOLE: self._whole,
+            Kind.SHARED: self.shared.append,
         }
 
     def begin(self, *, anew: bool = False) -> None:
         """A generation begins; the frames that follow are its own. `anew`: something before it could not be written, so they do
         not count before all is said again: what they change is not what is there."""
-        self.older = len(self.logged)
+        self.older, self._older_shared = len(self.logged), len(self.shared)
         there = self.sessions or self.retained or self.seen
         self._said = {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
         self._late = [] if anew and (there or self.logged) else None
@@ -176,6 +180,7 @@ class Image:
             yield encode_retained(body)
         for record in self.logged:
             yield record.encode()
+        yield from map(encode_shared, self.shared)
         yield encode_seen(b"".join(self.seen.values()))
 
     # ---------------------------------------------------------------- messages
@@ -301,7 +306,8 @@ class Image:
             _keep_only(self.retained, self._said[Kind.RETAINED])
             _keep_only(self.seen, self._said[Kind.SEEN])
         del self.logged[: self.older]
-        self.older, self._said = 0, {}
+        del self.shared[: self._older_shared]
+        self.older, self._older_shared, self._said = 0, 0, {}
 
 
 def _keep_only(found: dict[Any, Any], said: set[Any]) -> None:
@@ -362,6 +368,7 @@ class Recovery:
         self.made.clear()
         self._log()
         self._see()
+        self.image.skipped += sharedrecords.restore(node, self.image.shared)
         return [(number, session) for number, session in found if node.sessions.get(session.client_id) is session]
 
     def _log(self) -> None:

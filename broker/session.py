@@ -466,15 +466,20 @@ class Session:
         """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
         if self.qos_in_flight(packet_id) != 1:
             return False
-        del self.inflight[packet_id]
+        self._settled(self.inflight.pop(packet_id))
         if self.queue:
             self.pump()
         return True
+
+    def _settled(self, sent: Outgoing | bytes) -> None:
+        if type(sent) is SharedOutgoing:
+            self.node.federation.custody.settled(sent)
 
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1). False: unknown."""
         if self.qos_in_flight(packet_id) != 2:
             return False
+        self._settled(self.inflight[packet_id])
         if reason >= 0x80:
             del self.inflight[packet_id]
             self.pump()

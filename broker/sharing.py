@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.choice import ID, Choice
+from broker.custody import ref_of
 from broker.fanout import topic_of
+from broker.ledger import Ref
 from broker.listings import GROUP
 from broker.message import Message
 from broker.origin import split_key
-from routing.share import Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
+from routing.share import HERE, Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
 from routing.topics import SHARE_PREFIX, split_shared
 from routing.trie import SubscriptionTrie
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 class Sharing:
     """What is known of the groups of other brokers, and who gets what."""
 
-    __slots__ = ("_cut", "_federation", "_node", "_own", "_pools", "_trie", "_who")
+    __slots__ = ("_cut", "_federation", "_next_look", "_node", "_own", "_pools", "_trie", "_who", "here")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -43,6 +45,9 @@ class Sharing:
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._cut: dict[bytes, tuple[float, set[bytes]]] = {}  # broker that cannot be reached -> until when (s), its marks
+        self._next_look = node.now + limits.LOG_AGE
+        self.here: dict[bytes, SharedGroup] = {}
+        """Groups with members here, by mark."""
         federation.listings.watch(GROUP, self._posted)
         federation.listings.on_way.append(self._way_changed)
 
@@ -58,8 +63,14 @@ class Sharing:
         listings = self._federation.listings
         if not group.members:
             group.told = b""
+            self.here.pop(group.mark, None)
+            self._perhaps_unknown(group.mark)
             listings.withdraw(GROUP + group.key)
             return
+        if group.mark not in self.here:
+            self.here[group.mark] = group
+            self._federation.catchup.known(group.mark)
+            self._federation.assignments.member_came()
         told = encode_standing(len(group.connected))
         if told != group.told:
             group.told = told
@@ -99,18 +110,45 @@ class Sharing:
             pool = self._pools[mark] = Pool(mark, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
             self._node.fanout.invalidate(topic_filter)
+        catchup = self._federation.catchup
         standing = pool.brokers.get(broker_id)
         if standing is None:
             standing = pool.brokers[broker_id] = Standing(broker_id)
+            standing.pending = catchup.wanted(mark)
+            if not standing.pending:
+                catchup.known(mark)
+        if standing.pending:
+            catchup.ask(broker_id, mark)
         standing.weight = decode_standing(value)
         standing.cut = False
+        self._federation.assignments.member_came()
+
+    def caught_up(self, broker_id: bytes, mark: bytes) -> None:
+        """Note that members of a group at a broker have what is older: they get what is new."""
+        pool = self._pools.get(mark)
+        if pool is not None and broker_id in pool.brokers:
+            pool.brokers[broker_id].pending = False
+            self._federation.catchup.known(mark)
+
+    def pool(self, mark: bytes) -> Pool | None:
+        """Return a group that other brokers have members of."""
+        return self._pools.get(mark)
+
+    def _perhaps_unknown(self, mark: bytes) -> None:
+        pool = self._pools.get(mark)
+        if mark not in self.here and (pool is None or all(standing.pending for standing in pool.brokers.values())):
+            self._federation.catchup.unknown(mark)
 
     def _remove(self, broker_id: bytes, mark: bytes) -> None:
         pool = self._pools.get(mark)
-        if pool is not None and pool.brokers.pop(broker_id, None) is not None and not pool.brokers:
+        if pool is None or pool.brokers.pop(broker_id, None) is None:
+            return
+        self._federation.catchup.forget(broker_id, mark)
+        if not pool.brokers:
             del self._pools[mark]
             self._trie.remove(pool.filter, pool.group)
             self._node.fanout.invalidate(pool.filter)
+        self._perhaps_unknown(mark)
 
     def _cut_off(self, broker_id: bytes, mark: bytes) -> None:
         pool = self._pools.get(mark)
@@ -135,6 +173,9 @@ class Sharing:
         if self._cut:
             for broker_id in [b for b, (until, _) in self._cut.items() if until <= now]:
                 self._forget(broker_id)
+        if now >= self._next_look:
+            self._next_look = now + limits.LOG_AGE / 4
+            self._federation.catchup.forget_old()
 
     def matching(self, topic: str, groups: list[SharedGroup]) -> list[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic that other brokers have members of, each with that of the same name here."""
@@ -151,7 +192,10 @@ class Sharing:
         fanout = self._node.fanout
         fanout.publish_along(route, message, groups)
         if route.forward and self._node.federated:
-            self._node.relay.forward(message, choice)
+            relay = self._node.relay
+            relay.forward(message, choice)
+            if choice is not None and message.qos:
+                self._federation.assignments.given(relay.key, relay.own.top, choice, message)
 
     def publish_run(
         self, route: Route, chunk: bytes, prefix: int, size: int, version: int, properties: bytes, sender: Session
@@ -171,9 +215,10 @@ class Sharing:
         """Return which groups get a message from their members here, and what other brokers are told."""
         groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
+        busy = self._federation.assignments.busy
         if self._node.federated:
             for pool, group in route.elsewhere:
-                chosen = pool.choose(self._best(group, route.permitted))
+                chosen = pool.choose(self._best(group, route.permitted), busy=busy)
                 if not chosen:  # here, or nobody
                     continue
                 if group is not None:
@@ -229,17 +274,17 @@ class Sharing:
             if choice.retain:
                 message = Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
                 message.choice = choice
+            if choice.key and self._federation.custody.claims(choice.key, message.qos):
+                for mark in marks:
+                    self._federation.custody.hold((choice.key, choice.sequence, mark), message)
+                marks.clear()
             for group in route.shared:
                 if group.mark in marks:
                     marks.discard(group.mark)
                     if self.stays(group, message, route.permitted):
                         groups.append(group)
-            there = {pool.mark for pool, _ in route.elsewhere}
             for mark in marks:
-                if mark in there:
-                    self.pass_on(mark, message)
-                else:
-                    self._node.counters.shared_undelivered += 1
+                self.pass_on(mark, message)
         if ordinary and not choice.passed:
             fanout.publish_along(route, message, groups)
         elif groups:
@@ -259,20 +304,70 @@ class Sharing:
         return False
 
     def pass_on(self, mark: bytes, message: Message) -> None:
-        """Give a message for a group that has no member here, or none that may have it, to another broker."""
+        """Give a message for a group that has no member here, or none that may have it, to another broker; if it came from one
+        and no other is known, back to that one."""
         node = self._node
         pool = self._pools.get(mark)
+        ref = ref_of(message, mark)
         visited = (*_visited(message), self._own)
         target = None
         if pool is not None and message.qos and len(visited) <= limits.MAX_PASSES and node.federated:
             target = pool.choose(Own.NONE, visited)
-        if target is None:
+        if target is not None:
+            node.counters.shared_passed_on += 1
+            self.give(target, mark, message, visited, retain=message.retain)
+            if ref is not None:
+                self._federation.custody.gave(ref)
+        elif ref is not None and message.qos:
+            self._federation.custody.decline(ref)
+        else:
             node.counters.shared_undelivered += 1
+
+    # ---------------------------------------------------------------- given to one group
+
+    def connected_elsewhere(self, mark: bytes) -> bool:
+        """Whether a group has connected members at other brokers that can be reached."""
+        pool = self._pools.get(mark)
+        return pool is not None and any(s.weight and not s.cut for s in pool.brokers.values())
+
+    def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
+        """Return who may get a message that was given to a member before: `HERE`, a broker, or None. `skip`: not these."""
+        group, pool = self.here.get(mark), self._pools.get(mark)
+        own = self._best(group, self._node.fanout.route(message.topic).permitted)
+        if pool is None:
+            return HERE if own is not Own.NONE else None
+        return pool.choose(own, skip, busy=self._federation.assignments.busy, again=True)
+
+    def give(self, target: bytes, mark: bytes, message: Message, visited: tuple[bytes, ...], *, retain: bool) -> None:
+        """Give a message to a group alone, here or at another broker. `visited`: those that had no member for it."""
+        here = target == HERE
+        copy = Message(
+            message.topic, message.payload, message.qos, here and retain, message.properties, message.expires_at, None
+        )  # fmt: skip
+        if here:
+            self.deliver_here(mark, copy)
             return
-        node.counters.shared_passed_on += 1
-        copy = Message(message.topic, message.payload, message.qos, False, message.properties, message.expires_at, None)
-        choice = Choice([(self._life(target), mark)], passed=True, retain=message.retain, visited=visited)
-        node.relay.forward(copy, choice)
+        relay = self._node.relay
+        choice = Choice([(self._life(target), mark)], passed=True, retain=retain, visited=visited)
+        relay.forward(copy, choice)
+        self._federation.assignments.given(relay.key, relay.own.top, choice, copy)
+
+    def give_late(self, ref: Ref, message: Message) -> None:
+        """Give a message of ours to a group that was not known when it was published."""
+        target = self.target(ref[2], message, ())
+        if target is None:
+            self._federation.assignments.waiting(ref, message, (), retain=message.retain)
+        else:
+            self._node.counters.shared_late += 1
+            self.give(target, ref[2], message, (), retain=message.retain)
+
+    def deliver_here(self, mark: bytes, message: Message) -> None:
+        """Give a message to a member here."""
+        group, fanout = self.here.get(mark), self._node.fanout
+        if group is None:
+            self.pass_on(mark, message)
+        else:
+            fanout.publish_along(fanout.route(message.topic), message, [group], only=True)
 
     # ---------------------------------------------------------------- ways
 

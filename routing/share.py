@@ -5,7 +5,7 @@ The choice is made once, where a message is published, from what every broker te
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Final
@@ -34,13 +34,14 @@ class Own(IntEnum):
 class Standing:
     """What another broker tells of its members of one group."""
 
-    __slots__ = ("credit", "cut", "id", "weight")
+    __slots__ = ("credit", "cut", "id", "pending", "weight")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
         self.weight = 0  # connected members, roughly; 0: all are away
         self.credit = 0  # of turns
         self.cut = False  # the broker cannot be reached
+        self.pending = False  # its members get what is older first
 
 
 class Pool:
@@ -54,22 +55,29 @@ class Pool:
         self.filter = topic_filter
         self.brokers: dict[bytes, Standing] = {}
 
-    def choose(self, own: Own, skip: Container[bytes] = ()) -> bytes | None:
+    def choose(
+        self, own: Own, skip: Container[bytes] = (), *, busy: Callable[[bytes], bool] | None = None, again: bool = False
+    ) -> bytes | None:
         """Return whose members get the next message: `HERE`, or the id of a broker; None: nobody's.
 
         Members here that keep up come first, then connected ones elsewhere, those here that are behind, those here that are away,
-        those away elsewhere, and last those of brokers that are cut off, for whom it waits in the log. `skip`: not these.
+        those away elsewhere, and last those of brokers that are cut off, for whom it waits in the log. `skip`: not these; `busy`:
+        who has so much already that others come first; `again`: given once more, so not to who is cut off, nor in any order.
         """
         if own is Own.READY:
             return HERE
-        there = [standing for standing in self.brokers.values() if standing.id not in skip]
+        there = [standing for standing in self.brokers.values() if standing.id not in skip and (again or not standing.pending)]
         reachable = [standing for standing in there if not standing.cut]
         connected = [standing for standing in reachable if standing.weight]
         if connected:
+            if busy is not None and len(connected) > 1:
+                connected = [standing for standing in connected if not busy(standing.id)] or connected
             return _turn(connected)
         if own is not Own.NONE:
             return HERE
-        return _turn(reachable or there) if there else None
+        if again or reachable:
+            there = reachable
+        return _turn(there) if there else None
 
 
 def _turn(candidates: list[Standing]) -> bytes:

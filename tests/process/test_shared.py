@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,13 @@ def known(publisher: Client, members: list[Mosquitto], topic: str) -> None:
         return all("probe" in member.lines() for member in members)
 
     until(reached, f"{topic} reaches every member")
+
+
+def listening(port: int) -> bool:
+    """Whether a broker accepts connections."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
 
 
 def told(members: list[Mosquitto]) -> list[str]:
@@ -73,3 +82,39 @@ def test_members_at_home_come_first(three: list[Broker], make: Callable[..., Cli
             assert told([away]) == []
         mosquitto_pub(three[0].port, "-t", topic, "-q", "1", "-l", lines=["last"])
         until(lambda: told([away]) == ["last"], "what comes after it has gone")
+
+
+def test_what_is_published_just_after_the_start(make: Callable[..., Client], tmp_path: Path) -> None:
+    """The publisher's broker serves it before it knows of the group: the member gets everything all the same."""
+    with Cluster(tmp_path) as cluster:
+        one, other = cluster.add(), cluster.add()
+        cluster.agree()
+        with Mosquitto(tmp_path, other.port, "-t", "$share/g/first", "-q", "1") as member:
+            known(make(one.port), [member], "first")
+            one.kill()
+            one.start()
+            lines = [f"message {number}" for number in range(MESSAGES)]
+            until(lambda: listening(one.port), "the broker serves")
+            mosquitto_pub(one.port, "-t", "first", "-q", "1", "-l", lines=lines)
+            until(lambda: len(told([member])) >= MESSAGES, "all messages")
+            assert told([member]) == lines
+
+
+def test_what_a_dead_broker_was_given(make: Callable[..., Client], tmp_path: Path) -> None:
+    """A broker hangs with what its member has not seen, and dies: the member of another one gets that."""
+    with Cluster(tmp_path) as cluster:
+        brokers = [cluster.add() for _ in range(3)]
+        cluster.agree()
+        flags = ("-t", "$share/g/dead", "-q", "2")
+        with Mosquitto(tmp_path, brokers[1].port, *flags) as one, Mosquitto(tmp_path, brokers[2].port, *flags) as two:
+            known(make(brokers[0].port), [one, two], "dead")
+            brokers[1].stop()
+            lines = [f"message {number}" for number in range(MESSAGES)]
+            mosquitto_pub(brokers[0].port, "-t", "dead", "-q", "2", "-l", lines=lines)
+            brokers[1].kill()
+            until(lambda: len(told([two])) >= MESSAGES, "all messages at the one that is left")
+            assert sorted(told([two])) == sorted(lines)
+            assert told([one]) == []
+            brokers[1].start()
+            cluster.agree()
+            assert sorted(told([one, two])) == sorted(lines)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections import defaultdict
 
-from broker.listings import GROUP
-from routing.share import group_key, mark_of
 from tests.sim.checkers import Life, Meetings, Messages
 from tests.sim.clients import Ledger, Sent, SimClient, matches
 from tests.sim.world import Host, World
 
 GROUPS = (("g", "a/#"), ("h", "a/#"), ("g", "x/y/z"), ("g", "+/b"), ("i", "deep/#"), ("i", "a"))
-
-LOOK = 0.1
-"""Virtual s between two looks at what every broker knows of groups."""
 
 
 class Groups:
@@ -27,11 +21,8 @@ class Groups:
         self.meetings = meetings
         self.rng = rng
         self.members: dict[tuple[str, str], list[SimClient]] = {}
-        self._times: dict[Life, list[float]] = defaultdict(list)
-        self._known: dict[Life, list[frozenset[bytes]]] = defaultdict(list)
         self._first: dict[int, Life] = {}  # lives that brokers began with
         world.on_start.append(lambda host: self._first.setdefault(host.index, host.life))
-        world.after(LOOK, self._look)
 
     @property
     def workers(self) -> list[SimClient]:
@@ -75,15 +66,6 @@ class Groups:
                 world.after(at, client.read, True)
                 if fault == "back":  # with what it has not read in flight, it goes and comes as another
                     world.after(at - 0.01, client.disconnect, client.host)
-
-    def _look(self) -> None:
-        for host in self.world.alive():
-            sharing = host.running.federation.sharing
-            own = host.running.federation.listings.directory.own.entries
-            known = frozenset(sharing._pools) | {mark_of(key[1:]) for key in own if key[:1] == GROUP}
-            self._times[host.life].append(self.world.now)
-            self._known[host.life].append(known)
-        self.world.after(LOOK, self._look)
 
     # ---- checks
 
@@ -130,18 +112,12 @@ class Groups:
             return
         if any(c.session != 1 or c.state != "up" or not c.interests or not c.interests[0].qos for c in members):
             return
-        mark = mark_of(group_key(*group))
+        since = min(c.interests[0].since for c in members)
         for sent in self.ledger.sent[:probes]:
             if sent.qos and sent.acked is not None and not sent.will and matches(group[1], sent.topic):
                 alive = self.world.hosts[sent.life[0]].life == sent.life and self.world.hosts[sent.life[0]].alive
-                if alive and sent.number not in received and self._knew(sent, mark):
+                if alive and sent.at > since and sent.number not in received:
                     self.world.violation("group lost", f"{group}: message {sent.number} (QoS {sent.qos}) reached no member")
-
-    def _knew(self, sent: Sent, mark: bytes) -> bool:
-        """Whether the broker knew of the group around when it was published there."""
-        at = bisect_left(self._times[sent.life], sent.at)
-        known = self._known[sent.life]
-        return 1 <= at < len(known) and mark in known[at - 1] and mark in known[at]
 
     def _matching(self, sent: Sent) -> list[tuple[tuple[str, str], list[SimClient]]]:
         return [(group, members) for group, members in self.members.items() if matches(group[1], sent.topic)]

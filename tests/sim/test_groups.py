@@ -77,8 +77,10 @@ def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
     got = scene.got()
     assert set(got.values()) == {1}
     assert len(got) == len(numbers) - (3 if qos == 2 else 0)
-    passed = scene.world.hosts[1].running.counters.shared_passed_on
-    assert passed == (20 if qos == 1 else 17)
+    if qos == 1:
+        assert scene.world.hosts[1].running.counters.shared_passed_on == 20
+    else:
+        assert scene.world.hosts[0].running.counters.shared_given_again == 17  # which had not been claimed
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -115,7 +117,7 @@ def test_all_brokers_with_members_are_cut_off(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_dies(seed: int) -> None:
-    """What it was given may be lost with it, and no more; when it is back, with another life, nothing comes again."""
+    """What it was given goes to the other one; when it is back, with another life, nothing comes again."""
     scene = Scene(seed)
     world = scene.world
     early = scene.publish(10, 2)
@@ -129,8 +131,7 @@ def test_a_broker_dies(seed: int) -> None:
     world.run(20.0)
     got = scene.got()
     assert set(got.values()) == {1}
-    assert got.keys() >= {*early, *late}
-    assert len(got.keys() & {*between}) >= 10
+    assert got.keys() == {*early, *between, *late}
 
 
 # ---------------------------------------------------------------- the checker

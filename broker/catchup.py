@@ -1,0 +1,302 @@
+"""Shared subscriptions of other brokers that become known late: what was published here meanwhile is given to them (decision 15).
+
+A broker that has just started, or was cut off, serves clients before it knows anybody's groups. What it publishes is in its log.
+For each group it keeps in mind for which of its own messages the group was known (covered). When a broker tells of a group, and
+not all messages in the log are covered, it is asked how old the group is; then what was published since and is not covered is
+given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake.
+
+    to one broker   ASK: marks          TOLD: mark, u32 age (ms) for each
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.ledger import Ref
+from broker.log import Entry, read_link_packets
+from broker.origin import LAST, Ranges, intersect, merge, subtract
+from broker.wire.errors import MalformedPacket
+from routing.share import MARK_SIZE
+from routing.trie import SubscriptionTrie
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.node import Node, Timer
+
+ASK, TOLD = 13, 14
+"""Kinds of messages to one broker."""
+
+STEP = 500
+"""messages that are given to groups in one turn, about 10 ms of work,"""
+LOOKS = 10_000
+"""and entries of the log that are looked at."""
+PAUSE = 0.001
+"""s between two turns."""
+RETRY = 1.0
+"""s after which a broker is asked again,"""
+PATIENCE = 5.0
+"""and after which a group counts as new."""
+OLDEST = 0xFFFFFFFF
+_ITEM = MARK_SIZE + 4
+
+
+class Job:
+    """Groups of one broker that are being caught up."""
+
+    __slots__ = ("broker", "entries", "first", "marks", "tops", "trie")
+
+    def __init__(self, broker: bytes, marks: dict[bytes, float]) -> None:
+        """`marks`: with when (s) each group began."""
+        self.broker = broker
+        self.marks = marks
+        self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
+        self.entries: deque[Entry] = deque()  # to look at
+        self.first: dict[tuple[bytes, bytes], int] = {}  # mark, origin -> the lowest number that the group is owed
+        self.tops: dict[bytes, int] = {}  # origin -> the highest
+
+
+class Catchup:
+    """For which messages of ours each group was known, and what is given to groups late."""
+
+    __slots__ = ("_asked", "_covered", "_federation", "_jobs", "_node", "_since", "_timer")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._covered: dict[bytes, dict[bytes, Ranges]] = {}  # mark -> origin (a life of ours) -> numbers
+        self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
+        self._asked: dict[bytes, dict[bytes, tuple[float, float]]] = {}  # broker -> mark -> when first, and last (s)
+        self._jobs: deque[Job] = deque()
+        self._timer: Timer | None = None
+        federation.listings.receive(ASK, self._ask_received)
+        federation.listings.receive(TOLD, self._told_received)
+
+    # ---------------------------------------------------------------- what is known
+
+    def known(self, mark: bytes) -> None:
+        """A group is known from now on: it gets what is published here."""
+        if mark not in self._since:
+            self._since[mark] = self._node.now
+            relay = self._federation.relay
+            self._cover(mark, relay.key, relay.own.top + 1)
+
+    def unknown(self, mark: bytes) -> None:
+        """A group has no member anywhere any more."""
+        if self._since.pop(mark, None) is None:
+            return
+        relay = self._federation.relay
+        for key, ranges in self._covered[mark].items():
+            if ranges and ranges[-1][1] == LAST:
+                top = relay.vector[key].top if key in relay.vector else 0
+                low = ranges.pop()[0]
+                if low <= top:
+                    ranges.append((low, top))
+                self._record(mark, key)
+
+    def _cover(self, mark: bytes, key: bytes, first: int) -> None:
+        """A group gets everything of an origin from this number on."""
+        covered = self._covered.setdefault(mark, {})
+        covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-limits.MAX_GAPS :]
+        self._record(mark, key)
+
+    def _record(self, mark: bytes, key: bytes) -> None:
+        if self._node.durability is not None:
+            self._node.durability.shared_covered(mark, key, self._covered[mark][key], self._since.get(mark))
+
+    def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
+        """Return mark, origin, numbers and since when (s) the group is known, of all groups."""
+        for mark, origins in self._covered.items():
+            for key, ranges in origins.items():
+                yield mark, key, ranges, self._since.get(mark)
+
+    def restore(self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]) -> None:
+        """Go on with what earlier lives knew, and gave by itself. Of groups that have members here again, also since when."""
+        relay = self._federation.relay
+        for mark, key, ranges, since in found:
+            if key == relay.key:
+                continue
+            top = relay.vector[key].top if key in relay.ours and key in relay.vector else 0
+            if ranges := intersect(ranges, [(1, top)] if top else []):
+                self._covered.setdefault(mark, {})[key] = ranges
+            if since is not None and mark in self._since:
+                self._since[mark] = min(self._since[mark], since)
+        given: dict[tuple[bytes, bytes], Ranges] = {}
+        for key, sequence, mark in closed:
+            given.setdefault((mark, key), []).append((sequence, sequence))
+        for (mark, key), ranges in given.items():
+            covered = self._covered.setdefault(mark, {})
+            covered[key] = merge([*covered.get(key, ()), *ranges])
+
+    def forget_old(self) -> None:
+        """Forget what groups got that nobody has any more, of what is in no log any more."""
+        oldest: dict[bytes, int] = {}
+        if all(mark in self._since for mark in self._covered):
+            return
+        relay = self._federation.relay
+        for entry in relay.log.latest():
+            if entry.key in relay.ours:
+                oldest[entry.key] = entry.sequence
+        for mark in [mark for mark in self._covered if mark not in self._since]:
+            origins = self._covered[mark]
+            for key in [k for k, ranges in origins.items() if not ranges or ranges[-1][1] < oldest.get(k, LAST)]:
+                del origins[key]
+            if not origins:
+                del self._covered[mark]
+
+    # ---------------------------------------------------------------- what another broker tells
+
+    def wanted(self, mark: bytes) -> bool:
+        """Whether something in the log may be for a group of which another broker tells only now."""
+        relay = self._federation.relay
+        covered = self._covered.get(mark, {})
+        for key in relay.ours:
+            top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+            if top and subtract([(1, top)], covered.get(key, [])):
+                return len(relay.log) > 0
+        return False
+
+    def ask(self, broker_id: bytes, mark: bytes) -> None:
+        """Ask a broker how old its group is; its members get nothing new before it has said so and they have the old."""
+        now = self._node.now
+        self._asked.setdefault(broker_id, {})[mark] = (now, float("-inf"))
+        self._soon(now)
+
+    def forget(self, broker_id: bytes, mark: bytes) -> None:
+        """A broker has no member of a group any more, or cannot be reached."""
+        asked = self._asked.get(broker_id, {})
+        asked.pop(mark, None)
+        for job in self._jobs:
+            if job.broker == broker_id:
+                job.marks.pop(mark, None)
+
+    def _soon(self, when: float) -> None:
+        if self._timer is None:
+            self._timer = self._node.schedule(when, self._step)
+
+    def _step(self, now: float) -> None:
+        self._timer = None
+        for broker_id, asked in list(self._asked.items()):
+            if not asked:
+                del self._asked[broker_id]
+                continue
+            late = {mark: first for mark, (first, _) in asked.items() if first + PATIENCE <= now}
+            if late:
+                self._jobs.append(Job(broker_id, late))
+                for mark in late:
+                    del asked[mark]
+            again = [mark for mark, (_, last) in asked.items() if last + RETRY <= now]
+            for at in range(0, len(again), limits.MAX_CHOICES):
+                self._federation.listings.send(broker_id, ASK, b"".join(again[at : at + limits.MAX_CHOICES]))
+            for mark in again:
+                asked[mark] = (asked[mark][0], now)
+        if self._jobs and self._go_on(self._jobs[0]):
+            self._jobs.popleft()
+        if self._jobs:
+            self._soon(now + PAUSE)
+        elif self._asked:
+            self._soon(now + RETRY)
+
+    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) % MARK_SIZE or len(body) > limits.MAX_CHOICES * MARK_SIZE:
+            raise MalformedPacket("question for the age of groups that is truncated")
+        found = []
+        for at in range(0, len(body), MARK_SIZE):
+            mark = body[at : at + MARK_SIZE]
+            age = 0.0 if mark not in self._since else now - self._since[mark]
+            found.append(mark + max(0, min(OLDEST, round(age * 1000))).to_bytes(4, "big"))
+        self._federation.listings.send(sender, TOLD, b"".join(found))
+
+    def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) % _ITEM:
+            raise MalformedPacket("answer with the age of groups that is truncated")
+        asked = self._asked.get(sender, {})
+        marks: dict[bytes, float] = {}
+        for at in range(0, len(body), _ITEM):
+            mark = body[at : at + MARK_SIZE]
+            if mark in asked:
+                marks[mark] = asked.pop(mark)[0] - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+        if marks:
+            self._jobs.append(Job(sender, marks))
+            if self._timer is not None:
+                self._node.cancel(self._timer)
+                self._timer = None
+            self._soon(now)
+
+    # ---------------------------------------------------------------- what they get
+
+    def _go_on(self, job: Job) -> bool:
+        """Give a little more; whether that was all."""
+        sharing = self._federation.sharing
+        if job.trie is None:
+            job.trie = SubscriptionTrie()
+            for mark in job.marks:
+                if (pool := sharing.pool(mark)) is not None:
+                    job.trie.insert(pool.filter, pool.group, mark)
+            self._gather(job, min(job.marks.values(), default=self._node.now))
+        given, looks = 0, LOOKS
+        while given < STEP and looks > 0:
+            looks -= 1
+            if not job.entries:
+                self._gather(job, float("-inf"))
+                if not job.entries:
+                    self._end(job)
+                    return True
+            given += self._give(job, job.entries.popleft())
+        return False
+
+    def _gather(self, job: Job, since: float) -> None:
+        """Find what was published here since, and was not found before."""
+        relay = self._federation.relay
+        first = not job.tops
+        found: list[Entry] = []
+        for entry in relay.log.latest():
+            if entry.at < since or (not first and entry.sequence <= job.tops.get(entry.key, 0)):
+                break
+            if entry.key in relay.ours:
+                found.append(entry)
+        for entry in found:
+            job.tops[entry.key] = max(job.tops.get(entry.key, 0), entry.sequence + entry.count - 1)
+        job.tops.setdefault(relay.key, relay.own.top)
+        job.entries.extend(reversed(found))
+
+    def _give(self, job: Job, entry: Entry) -> int:
+        """Give a message, or a run of them, to the groups that it is for; how often."""
+        now = self._node.now
+        if not entry.qos or entry.topic[:1] == b"$" or job.trie is None:
+            return 0
+        numbers = [(entry.sequence, entry.sequence + entry.count - 1)]
+        lacking: dict[bytes, Ranges] = {}
+        for mark in job.trie.match(entry.topic.decode()):
+            if entry.at >= job.marks.get(mark, float("inf")):
+                job.first.setdefault((mark, entry.key), entry.sequence)
+                if lacks := subtract(numbers, self._covered.get(mark, {}).get(entry.key, [])):
+                    lacking[mark] = lacks
+        if not lacking:
+            return 0
+        given = 0
+        sharing = self._federation.sharing
+        for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
+            if alone or message.expired(now):
+                continue
+            for mark, lacks in lacking.items():
+                if any(low <= sequence <= high for low, high in lacks):
+                    ref: Ref = (key, sequence, mark)
+                    given += 1
+                    sharing.give_late(ref, message)
+                    if self._node.durability is not None:
+                        self._node.durability.shared_closed([ref])
+        return given
+
+    def _end(self, job: Job) -> None:
+        """All that is old has been given: from now on the groups get what is new like all others."""
+        relay = self._federation.relay
+        for mark, since in job.marks.items():
+            self._since[mark] = min(self._since.get(mark, self._node.now), since)
+            for key in relay.ours:
+                top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+                self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
+            self._federation.sharing.caught_up(job.broker, mark)
+
