@@ -12,6 +12,9 @@ from collections import Counter
 
 import pytest
 
+from broker.assignments import Assignments
+from broker.catchup import Catchup
+from broker.custody import Custody
 from broker.drain import DrainOptions
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.schedule import quiet
@@ -164,3 +167,24 @@ def test_groups_with_journals(block: int) -> None:
         if violations:
             bad.append(seed)
     assert not bad
+
+
+# ---------------------------------------------------------------- the checker
+
+MUTANTS = {
+    "keeps nothing": ((Assignments, "given", lambda self, *_: None), "lost"),
+    "claims nothing": ((Custody, "claims", lambda self, key, qos: False), "twice"),
+    "catches nobody up": ((Catchup, "wanted", lambda self, mark: False), "lost"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, kind = MUTANTS[name]
+    monkeypatch.setattr(*patch)
+    found: set[str] = set()
+    for seed in (0, 4, 10, 12):
+        found |= {kind for kind, _ in Play(seed).run()}
+        if kind in found:
+            break
+    assert kind in found

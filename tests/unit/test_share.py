@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import limits
 from broker.choice import Choice, decode_choice
+from broker.ledger import encode_refs
 from broker.listings import GROUP
 from broker.log import choice_of, read_link_messages
 from broker.message import Message
 from broker.origin import encode_for_links, encode_origin, origin_key
+from broker.records import ROUTED
 from broker.versions import for_version_1, names_receivers
 from broker.wire import Properties, Property, Publish
 from broker.wire.decode import decode_packet
@@ -30,7 +32,7 @@ from routing.share import (
     mark_of,
     parse_key,
 )
-from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
+from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World
 
 KEY = origin_key(FAR, 1)
@@ -336,6 +338,26 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
     other.take()
     client.disconnect()
     assert [(payload, choice.passed) for payload, choice in chosen(other) if choice] == [(b"1", True), (b"3", True)]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from((10, 11, 12, 13, 14)), st.one_of(
+    st.binary(max_size=60),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=5).map(
+        lambda said: b"".join(encode_refs([(op, (origin_key(bid(101), 2_000), n, MARK)) for op, n in said]))),
+)), max_size=8))  # fmt: skip
+def test_whatever_another_broker_says_of_shared_subscriptions(said: list[tuple[int, bytes]]) -> None:
+    world, (one, _) = federation()
+    client = member(world)
+    post(world, 101, 1)
+    one.send(named(b"|x", ME, 1))
+    for kind, body in said:
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
+        world.advance(0.1)
+    assert one.up
+    assert [p.payload for p in client.take_publishes()] in ([], [b"|x"])
+    client.publish("t", b"here")
+    assert [p.payload for p in client.take_publishes()][-1:] == [b"here"]
 
 
 def test_members_are_posted() -> None:
