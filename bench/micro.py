@@ -126,6 +126,10 @@ class _Sink:
 
     abort = pause_reading = resume_reading = close
 
+    def unread(self) -> bool:
+        """Nothing comes."""
+        return False
+
 
 def _fanout() -> Iterator[Case]:
     """Take a chunk from a publisher through the whole node to its subscribers' transports; ns per PUBLISH received."""

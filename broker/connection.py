@@ -28,6 +28,10 @@ class Transport(Protocol):
     def resume_reading(self) -> None:
         """Read again."""
 
+    def unread(self) -> bool:
+        """Hand over some of what the peer has sent, if that can be done at once; return whether there may be more, which is
+        handed over in the next turns. Never calls `Node.connection_lost` before it returns."""
+
 
 class Nowhere:
     """The transport of a connection that its peer has closed while a packet waited for an answer: what came before the end is
@@ -54,6 +58,10 @@ class Nowhere:
 
     def resume_reading(self) -> None:
         """Nothing comes."""
+
+    def unread(self) -> bool:
+        """Nothing comes."""
+        return False
 
 
 class Owner(Protocol):
@@ -179,6 +187,16 @@ class Connection:
         """True while part of a packet has come and the rest is on its way."""
         return bool(self._parts)
 
+    @property
+    def backed_up(self) -> bool:
+        """True while packets that were read wait because their sender is held."""
+        return bool(self._parts) and (self.held or self in self.node.unheld)
+
+    @property
+    def unhandled(self) -> int:
+        """Bytes that were read and not handled."""
+        return self._have if self._parts else 0
+
     def resume(self, now: float) -> None:
         """Go on after the answer that `waiting` waited for."""
         self.waiting = False
@@ -195,7 +213,7 @@ class Connection:
 
     def _end(self, now: float) -> None:
         """Let go of a peer that has gone, once all is handled that it sent."""
-        if self.ended and not self.waiting and not (self._parts and (self.held or self in self.node.unheld)):
+        if self.ended and not self.waiting and not self.backed_up:
             self.node.connection_gone(self, self.ended, now)
 
     def hold(self) -> None:

@@ -45,6 +45,7 @@ class Counters:
     connect_timeout: int = 0
     keep_alive_timeout: int = 0
     taken_over: int = 0
+    takeover_unread: int = 0  # of these, before everything was handled that had come on the old connection
     malformed: int = 0
     protocol_errors: int = 0
     admin_misdirected: int = 0  # requests to the admin port under a name that is not this broker's

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.wire.varint import encode_varint
+from broker.wire.packets import Will
+from broker.wire.properties import Property, encode_properties
+from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -118,6 +120,17 @@ def encode_halves(
         head = bytes((0x30 | qos << 1 | retain,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
     return head, tail
 
+
+
+def message_of(will: Will, now: float, sender: object) -> Message:
+    """Return the message of a Will that is due; `now`: s."""
+    properties = dict(will.properties or {})
+    properties.pop(Property.WILL_DELAY_INTERVAL, None)
+    expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)
+    encoded = encode_properties(properties)
+    encoded = encoded[read_length(encoded, 0)[1] :]
+    expires_at = None if expiry is None else now + expiry
+    return Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender)
 
 
 def size_of(message: Message) -> int:

@@ -39,7 +39,8 @@ from broker.keptsession import KeptSession
 from broker.link import Link
 from broker.log_limit import LogLimit
 from broker.memory import Memory
-from broker.message import Message
+from broker.message import Message, message_of
+from broker.predecessor import Predecessors
 from broker.rate import Rate
 from broker.retained import RetainedStore
 from broker.retention import kept
@@ -50,7 +51,6 @@ from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect, Will
 from broker.wire.properties import Property, encode_properties
-from broker.wire.varint import read_length
 from routing.topics import split_shared
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class Node:
         self.connected = 0  # clients
         self.drain: Drain | None = None
         self.durability: Durability | None = None
+        self.predecessors = Predecessors(self)
         self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
         self.federation = Federation(self, now, wall, rng)
         self.relay = self.federation.relay
@@ -170,7 +171,7 @@ class Node:
         if (
             conn.waiting
             and not (conn.closing or conn.closed or conn.ended)
-            and isinstance(conn.owner, Client)
+            and (isinstance(conn.owner, Client) or (isinstance(conn.owner, Handshake) and conn.owner.in_line))
             and self.ended < limits.MAX_ENDED
         ):
             self.ended += 1
@@ -385,7 +386,7 @@ class Node:
         if self.access is None:
             return None
         certified = listener in self.config.identity_listeners
-        return self.access.permissions(username, client_id, listener, verified=self.hooks.authenticate, certified=certified)
+        return self.access.permissions(username, client_id, listener, verified=self.hooks.verified, certified=certified)
 
     def revoke(self, session: Session) -> None:
         """Drop what waits for a session that may not receive it any more; others of its groups get what was theirs."""
@@ -488,13 +489,7 @@ class Node:
             self.counters.publish_refused += 1
             return
         self.counters.wills += 1
-        properties = dict(will.properties or {})
-        properties.pop(Property.WILL_DELAY_INTERVAL, None)
-        expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)
-        encoded = encode_properties(properties)
-        encoded = encoded[read_length(encoded, 0)[1] :]
-        expires_at = None if expiry is None else self.now + expiry
-        self.publish(Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, session))
+        self.publish(message_of(will, self.now, session))
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
         """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port", several with spaces between);

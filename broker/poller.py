@@ -13,9 +13,12 @@ What the node may rely on is what asyncio's transports promise: docs/decisions/0
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import select
 import socket
+import termios
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -118,6 +121,24 @@ class Poller:
             stream.ended()
         elif stream.state == OPEN:
             stream.conn.receive(self._view[:size].tobytes(), now)
+
+    def read_early(self, stream: Stream) -> None:
+        """Read a connection out of its turn. That it has ended is told later: the node is in the middle of something."""
+        node = self.driver.node
+        try:
+            size = os.readv(stream.number, self._into)
+            if size:
+                stream.conn.receive(self._view[:size].tobytes(), self.driver.time())
+            else:
+                stream.ended(told=False)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            stream.fail(error)
+        except Exception as error:
+            self._fault(stream, error)
+        if node.paused:
+            node.flush()  # as in `run`
 
     def _fault(self, stream: Stream, error: Exception) -> None:
         """A fault of ours costs one connection, as with the loop's own transports."""
@@ -320,15 +341,18 @@ class Stream:
         else:
             self._end("closed")
 
-    def ended(self) -> None:
-        """The peer sends no more, which is closed; what was written still goes out, if it takes that."""
+    def ended(self, *, told: bool = True) -> None:
+        """The peer sends no more, which is closed; what was written still goes out, if it takes that. `told`: the node is told
+        at once."""
         if self._out:
             self.state = CLOSING
             self.reading = False
             self._later(limits.CLOSE_TIME)
             self.watched()
-        else:
+        elif told:
             self.lost("closed by peer")
+        else:
+            self._end("closed by peer")
 
     def _shut(self) -> None:
         """Send the end of the stream; the peer has LINGER to end its own."""
@@ -352,6 +376,10 @@ class Stream:
     def abort(self) -> None:
         """Close at once."""
         self._end("closed")
+
+    def fail(self, error: OSError) -> None:
+        """Close after an error of the system, and tell the node later."""
+        self._end(error.strerror or str(error))
 
     def _end(self, reason: str) -> None:
         """Close, and tell the node later: it may be in the middle of something."""
@@ -402,3 +430,19 @@ class Stream:
         if not self.reading and self.state == OPEN:
             self.reading = True
             self.watched()
+
+    def unread(self) -> bool:
+        """Read once, and say whether there is more."""
+        if self.state == OPEN and self.reading:
+            self.poller.read_early(self)
+        return self.state == OPEN and in_kernel(self.number) > 0
+
+
+def in_kernel(number: int) -> int:
+    """Return how many bytes the kernel holds of what has come on the socket with this file number."""
+    size = array("i", [0])
+    try:
+        fcntl.ioctl(number, termios.FIONREAD, size)
+    except (OSError, ValueError):  # it is closed
+        return 0
+    return size[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker import limits
 from broker.connection import Connection
-from broker.poller import HIGH_WATER, Poller
+from broker.poller import HIGH_WATER, Poller, in_kernel
 from broker.proxy import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class StreamProtocol(asyncio.Protocol):
     """One TCP, TLS or Unix connection, accepted or dialled. Also the node's `Transport` for it."""
 
     __slots__ = (
+        "_asked",
         "_on_close",
         "_on_open",
         "_proxied",
@@ -117,6 +118,7 @@ class StreamProtocol(asyncio.Protocol):
         self._on_open = on_open
         self._on_close = on_close
         self._proxied = proxied
+        self._asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the node."""
@@ -209,6 +211,12 @@ class StreamProtocol(asyncio.Protocol):
         with suppress(RuntimeError):
             self.transport.resume_reading()
 
+    def unread(self) -> bool:
+        """Say whether there may be more: when asked for the first time always, as what TLS has decrypted may come in a later
+        turn of the loop."""
+        first, self._asked = not self._asked, True
+        return not self.transport.is_closing() and (first or kernel_holds(self.transport))
+
 
 class Lingering(asyncio.Protocol):
     """Takes over a connection that is being closed: nobody looks at what comes in."""
@@ -235,6 +243,12 @@ class Lingering(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Tell the node that there is room again."""
         self._of.resume_writing()
+
+
+def kernel_holds(transport: asyncio.Transport) -> bool:
+    """Return whether something has come on a connection that the event loop has not read yet."""
+    sock = transport.get_extra_info("socket")
+    return sock is not None and in_kernel(sock.fileno()) > 0
 
 
 def describe(transport: asyncio.BaseTransport, proxied: ProxyHeader | None) -> tuple[str, Any]:

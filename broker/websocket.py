@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 from broker import limits
 from broker.poller import HIGH_WATER
 from broker.proxy import ProxyHeader
-from broker.transport import Driver, describe
+from broker.transport import Driver, describe, kernel_holds
 
 if TYPE_CHECKING:
     from broker.amqtt_listener import Listener
@@ -55,6 +55,7 @@ class WebSocketProtocol(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_asked",
         "_buffer",
         "_closing",
         "_entered",
@@ -83,6 +84,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._buffer: list[bytes] = []
         self._closing = False  # our close frame, or the end of the stream, is on its way
         self._full = False
+        self._asked = False
         self._pong = b""
 
     # ---------------------------------------------------------------- asyncio
@@ -290,6 +292,11 @@ class WebSocketProtocol(asyncio.Protocol):
         with contextlib.suppress(RuntimeError):
             self.transport.resume_reading()
 
+    def unread(self) -> bool:
+        """Say whether there may be more, as `StreamProtocol` does."""
+        first, self._asked = not self._asked, True
+        return not (self._closing or self.transport.is_closing()) and (first or kernel_holds(self.transport))
+
 
 class AdapterTransport:
     """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for it.
@@ -309,6 +316,7 @@ class AdapterTransport:
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False
+        self._asked = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, peer: str, secure: object) -> None:
@@ -412,3 +420,8 @@ class AdapterTransport:
     def resume_reading(self) -> None:
         """Read again."""
         self._reading.set()
+
+    def unread(self) -> bool:
+        """Say whether there may be more: only the adapter knows, and it gets one look's time."""
+        first, self._asked = not self._asked, True
+        return first

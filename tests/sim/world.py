@@ -99,6 +99,9 @@ class End:
         self.reading = True
         self.world.after(0.0, self.read)
 
+    def unread(self) -> bool:
+        return bool(self.inbox) and self.state == "open"
+
     # ---- the wire
 
     def drop(self, reset: bool) -> None:

@@ -47,6 +47,7 @@ class FakeTransport:
         self.aborted = False
         self.reading = True
         self.writes = 0
+        self.early: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         assert not self.aborted
@@ -67,6 +68,12 @@ class FakeTransport:
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def unread(self) -> bool:
+        """`early`: what the kernel holds, piece by piece; one a call."""
+        if self.reading and self.early and self.conn is not None:
+            self.conn.receive(self.early.pop(0), self.conn.node.now)
+        return bool(self.early)
 
 
 class World:

@@ -1,0 +1,234 @@
+"""A client that publishes, closes and connects again at once: what it sent on the old connection counts, on every transport.
+
+The broker is stopped while the client does so: when it goes on, the kernel holds all of it, and may show the new CONNECT first.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
+from broker.wire.packets import Puback, Pubrec, Pubrel, Will
+from broker.wire.properties import Property
+from tests.process.brokers import PATIENCE, Client, Cluster, clients, free_ports, until
+from tests.process.test_clients import CONFIG, Served, certificate
+
+TRANSPORTS = ("tcp", "unix", "tls", "ws", "wss")
+ROUNDS = 5
+BURST = 30
+
+
+@dataclass(slots=True)
+class Wire:
+    """One connection: bytes out, packets in."""
+
+    write: Callable[[bytes], Any]
+    read: Callable[[], bytes]
+    close: Callable[[], Any]
+    version: int
+    decoder: Decoder = field(init=False)
+    came: list[Packet] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.decoder = Decoder(self.version)
+
+    def send(self, *packets: Packet) -> None:
+        self.write(b"".join(encode_packet(packet, self.version) for packet in packets))
+
+    def wait(self, kind: type[Packet]) -> Any:
+        while True:
+            for index, packet in enumerate(self.came):
+                if isinstance(packet, kind):
+                    return self.came.pop(index)
+            data = self.read()
+            assert data, f"closed before {kind.__name__}"
+            self.came += self.decoder.receive(data)
+
+
+class Ways:
+    """A broker with every kind of listener, and a Unix socket."""
+
+    def __init__(self, served: Served, folder: Path) -> None:
+        self.served = served
+        self.path = folder / "mqtt.sock"
+
+    def open(self, transport: str, version: int) -> Wire:
+        """Connect up to where CONNECT comes."""
+        served = self.served
+        context = ssl.create_default_context(cafile=str(served.ca)) if transport in ("tls", "wss") else None
+        if transport == "unix":
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(str(self.path))
+        else:
+            port = {"tcp": served.port, "tls": served.tls, "ws": served.ws, "wss": served.wss}[transport]
+            sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        sock.settimeout(PATIENCE)
+        if context is not None:
+            sock = context.wrap_socket(sock, server_hostname="127.0.0.1")
+        if transport in ("ws", "wss"):
+            page = Page(sock, f"{transport}://127.0.0.1:{port}/mqtt")
+            return Wire(page.write, page.read, sock.close, version)
+        return Wire(sock.sendall, lambda: sock.recv(65536), sock.close, version)
+
+
+class Page:
+    """The client's end of a WebSocket. Its stream ends behind the last frame: nobody waits for the broker's close frame."""
+
+    def __init__(self, sock: socket.socket, uri: str) -> None:
+        self.sock = sock
+        self.frames = ClientProtocol(parse_uri(uri), subprotocols=[Subprotocol("mqtt")])
+        self.frames.send_request(self.frames.connect())
+        self.pump()
+        self.frames.receive_data(sock.recv(65536))
+        assert self.frames.events_received()
+
+    def pump(self) -> None:
+        self.sock.sendall(b"".join(self.frames.data_to_send()))
+
+    def write(self, data: bytes) -> None:
+        self.frames.send_binary(data)
+        self.pump()
+
+    def read(self) -> bytes:
+        while True:
+            self.frames.receive_data(self.sock.recv(65536))
+            if data := b"".join(bytes(e.data) for e in self.frames.events_received() if isinstance(e, Frame)):
+                return data
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
+    folder = tmp_path_factory.mktemp("reconnect")
+    ca = certificate(folder)
+    with Cluster(folder) as cluster:
+        config = folder / "config.yaml"
+        broker = cluster.add("--discovery", "off", "--config", str(config), listen=False, start=False)
+        ports = free_ports(3)
+        unix = f"  local:\n    bind: unix:{folder}/mqtt.sock\n"
+        config.write_text(CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder) + unix)
+        broker.start().up()
+        yield Ways(Served(broker, ports, ca), folder)
+
+
+def hello(version: int, name: str, *, expiry: int = 0) -> Connect:
+    will = Will(f"{name}/will", b"gone", 1)
+    properties = {Property.SESSION_EXPIRY_INTERVAL: expiry} if expiry else None
+    return Connect("MQTT", version, not expiry, 60, name, None, None, will, properties)
+
+
+def burst(name: str, number: int, qos: int) -> list[Packet]:
+    return [
+        Publish(f"{name}/{qos}", b"%d %d" % (number, n), qos, packet_id=n + 1 if qos else None) for n in range(BURST)
+    ]
+
+
+def again(ways: Ways, old: Wire, transport: str, last: list[Packet], connect: Connect) -> tuple[Wire, Connack]:
+    """Send `last` on the old connection, close it and connect on a new one, while the broker does not look."""
+    broker = ways.served.broker
+    new = ways.open(transport, old.version) if transport not in ("tcp", "unix") else None  # the rest needs the broker's answers
+    broker.stop()
+    try:
+        old.send(*last)
+        old.close()
+        new = new or ways.open(transport, old.version)
+        new.send(connect)
+    finally:
+        broker.resume()
+    return new, new.wait(Connack)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_was_sent_before_counts(ways: Ways, transport: str, version: int) -> None:
+    name = f"again-{transport}-{version}"
+    with clients() as make:
+        subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
+        subscriber.subscribe(f"{name}/#", 2)
+        wire = ways.open(transport, version)
+        wire.send(hello(version, name))
+        assert wire.wait(Connack).code == 0
+        expected = []
+        for number in range(ROUNDS):
+            qos = number % 2
+            wire, _ = again(ways, wire, transport, [*burst(name, number, qos), Disconnect()], hello(version, name))
+            expected += [(f"{name}/{qos}", b"%d %d" % (number, n)) for n in range(BURST)]
+        wire.send(Publish(f"{name}/end", b"", 1, packet_id=1))
+        until(lambda: any(m.topic == f"{name}/end" for m in subscriber.messages), "the end")
+        wire.send(Disconnect())
+        found = [(m.topic, m.payload) for m in subscriber.messages if m.topic != f"{name}/end"]
+        assert [m for m in found if m[0] != f"{name}/will"] == expected
+        assert found == expected, "a will in spite of DISCONNECT"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_session_ends_when_the_last_word_said_so(ways: Ways, transport: str) -> None:
+    name = f"expiry-{transport}"
+    wire = ways.open(transport, 5)
+    wire.send(hello(5, name, expiry=100))
+    assert not wire.wait(Connack).session_present
+    wire, connack = again(ways, wire, transport, [Disconnect()], hello(5, name, expiry=100))
+    assert connack.session_present
+    ends = Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0})
+    wire, connack = again(ways, wire, transport, [ends], hello(5, name, expiry=100))
+    assert not connack.session_present
+    wire.send(ends)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "tls", "ws"])
+def test_a_client_that_hangs_up_without_a_word_leaves_its_will(ways: Ways, transport: str) -> None:
+    name = f"will-{transport}"
+    with clients() as make:
+        subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
+        subscriber.subscribe(f"{name}/#", 1)
+        wire = ways.open(transport, 5)
+        wire.send(hello(5, name))
+        wire.wait(Connack)
+        wire, _ = again(ways, wire, transport, burst(name, 0, 0), hello(5, name))
+        until(lambda: len(subscriber.messages) > BURST, "everything")
+        assert [m.topic for m in subscriber.messages] == [f"{name}/0"] * BURST + [f"{name}/will"]
+        wire.send(Disconnect())
+
+
+@pytest.mark.parametrize("transport", ["tcp", "wss"])
+def test_qos_2_goes_on_behind_what_was_read_last(ways: Ways, transport: str) -> None:
+    """PUBREL may have been under way when the connection ended, and is sent again on the next one."""
+    name = f"two-{transport}"
+    with clients() as make:
+        subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
+        subscriber.subscribe(f"{name}/#", 2)
+        wire = ways.open(transport, 4)
+        wire.send(Connect("MQTT", 4, False, 60, name))
+        wire.wait(Connack)
+        packets = burst(name, 0, 2)
+        wire.send(*packets)
+        for _ in packets:
+            wire.wait(Pubrec)
+        wire, connack = again(
+            ways, wire, transport, [Pubrel(n + 1) for n in range(BURST)] + burst(name, 1, 2), Connect("MQTT", 4, False, 60, name)
+        )
+        assert connack.session_present
+        for packet in burst(name, 1, 2):  # nothing was acknowledged, as far as the client knows
+            assert isinstance(packet, Publish)
+            packet.dup = True
+            wire.send(packet)
+            wire.wait(Pubrec)
+        until(lambda: len(subscriber.messages) >= 2 * BURST, "everything")
+        wire.send(Publish(f"{name}/end", b"", 1, packet_id=BURST + 1))
+        wire.wait(Puback)
+        until(lambda: any(m.topic == f"{name}/end" for m in subscriber.messages), "the end")
+        found = [m.payload for m in subscriber.messages if m.topic == f"{name}/2"]
+        assert found == [b"%d %d" % (number, n) for number in (0, 1) for n in range(BURST)]
+        with suppress(OSError):
+            wire.close()

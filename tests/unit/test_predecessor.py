@@ -1,0 +1,181 @@
+"""A client's last connection is handled to its end before the next one takes over: what plugins, backpressure or the kernel
+holds."""
+
+from __future__ import annotations
+
+from node_harness import FakeClient, World, connect_packet
+
+from broker import limits
+from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
+from broker.wire import Connack, Disconnect, Packet, Publish, Will, encode_packet
+
+WILL = Will("will", b"gone")
+
+
+def sent(*packets: Packet) -> bytes:
+    return b"".join(encode_packet(packet, 5) for packet in packets)
+
+
+def subscriber(world: World) -> FakeClient:
+    client = world.connect("s")
+    client.subscribe("#")
+    return client
+
+
+def reconnects(world: World) -> FakeClient:
+    client = world.open()
+    client.send(connect_packet("c"))
+    return client
+
+
+def accepted(client: FakeClient) -> bool:
+    """Whether nothing but CONNACK has come."""
+    packets = client.take()
+    return [type(packet) for packet in packets] == [Connack] and packets[0].code == 0  # type: ignore[union-attr]
+
+
+def test_what_the_kernel_holds_is_read_before_the_takeover() -> None:
+    world = World()
+    listener = subscriber(world)
+    old = world.connect("c", will=WILL)
+    old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
+    new = reconnects(world)
+    assert accepted(new), "at once"
+    assert listener.payloads() == [b"1"]
+    assert world.counters.taken_over == 0
+
+
+def test_what_takes_several_reads_is_waited_for() -> None:
+    world = World()
+    listener = subscriber(world)
+    old = world.connect("c", will=WILL)
+    old.transport.early = [sent(Publish("t", b"%d" % n)) for n in range(5)] + [sent(Disconnect())]
+    new = reconnects(world)
+    new.send(Publish("t", b"new"))
+    assert new.take() == []
+    world.advance(0.1)
+    assert listener.payloads() == [b"0", b"1", b"2", b"3", b"4", b"new"]
+    assert accepted(new)
+
+
+def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
+    world = World()
+    subscriber(world)
+    old = world.connect("c")
+    old.transport.early = [sent(Publish("t", b"x"))] * 10_000
+    new = reconnects(world)
+    world.advance(limits.TAKEOVER_LONGEST - 0.1)
+    assert new.take() == []
+    world.advance(0.2)
+    assert accepted(new)
+    assert old.closed
+    assert world.counters.takeover_unread == world.counters.taken_over == 1
+    assert "before everything was handled" in "".join(world.logged)
+
+
+def test_what_waits_for_a_plugin_is_waited_for() -> None:
+    world = World(hooks=Hooks(topics=True))
+    old = world.connect("c", will=WILL)
+    old.send(Publish("t", b"1"), Publish("t", b"2"), Disconnect())
+    new = reconnects(world)
+    new.send(Publish("t", b"3"))
+    for _ in range(2):
+        world.advance(0.1)
+        assert new.take() == []
+        assert world.answer(AuthorizePublish, True) == 1
+        world.answer(AuthorizeReceive, lambda effect: set(effect.receivers))
+    world.advance(0.1)
+    assert accepted(new)
+    assert world.counters.wills == world.counters.taken_over == 0
+    assert world.answer(AuthorizePublish, True) == 1
+    assert world.counters.published == 3
+
+
+def test_a_plugin_that_does_not_answer_is_not_waited_for_long() -> None:
+    world = World(hooks=Hooks(topics=True))
+    old = world.connect("c")
+    old.send(Publish("t", b"1"))
+    old.vanish()
+    new = reconnects(world)
+    world.advance(limits.TAKEOVER_QUIET - 0.1)
+    assert new.take() == []
+    world.advance(0.2)
+    assert accepted(new)
+    assert world.counters.takeover_unread == 1
+
+
+def test_what_backpressure_holds_is_waited_for() -> None:
+    world = World()
+    listener = subscriber(world)
+    old = world.connect("c", will=WILL)
+    slow = world.connect("slow")
+    old.conn.hold()
+    world.node._holding[slow.conn] = {old.conn}
+    old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
+    new = reconnects(world)
+    world.advance(limits.TAKEOVER_QUIET / 2)
+    assert new.take() == []
+    world.node.release_publishers(slow.conn)
+    world.advance(0.1)
+    assert listener.payloads() == [b"1"]
+    assert accepted(new)
+
+
+def test_those_who_come_meanwhile_wait_in_line() -> None:
+    """Each of them published, too, and one has gone since."""
+    world = World()
+    listener = subscriber(world)
+    old = world.connect("c", will=WILL)
+    old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
+    second = reconnects(world)
+    second.send(Publish("t", b"1"), Disconnect())
+    second.vanish()
+    third = reconnects(world)
+    third.send(Publish("t", b"2"))
+    world.advance(0.1)
+    assert listener.payloads() == [b"0"] * 3 + [b"1", b"2"]
+    assert accepted(third)
+    assert not third.closed
+    assert world.node.ended == world.counters.wills == 0
+    assert not world.node.predecessors._lines
+
+
+def test_a_line_has_an_end() -> None:
+    world = World()
+    old = world.connect("c")
+    old.transport.early = [sent(Publish("t", b"x"))] * 10_000
+    waiting = [reconnects(world) for _ in range(limits.MAX_SUCCESSORS)]
+    (busy,) = reconnects(world).take()
+    assert isinstance(busy, Connack)
+    assert busy.code == 0x89
+    world.advance(limits.TAKEOVER_LONGEST + 1)
+    assert [client.closed for client in waiting] == [True] * (len(waiting) - 1) + [False]
+    assert not world.node.predecessors._lines
+
+
+def test_who_has_to_prove_itself_waits_behind_that() -> None:
+    """A stranger cannot make the broker read anybody's connection."""
+    world = World(hooks=Hooks(authenticate=True))
+    old = world.open()
+    old.send(connect_packet("c"))
+    world.answer(Authenticate, True)
+    old.transport.early = [sent(Publish("t", b"1"))] * 2
+    stranger = reconnects(world)
+    world.answer(Authenticate, False)
+    assert len(old.transport.early) == 2
+    assert not old.closed
+    stranger.take()
+    new = reconnects(world)
+    world.answer(Authenticate, True)
+    world.advance(0.1)
+    assert accepted(new)
+    assert world.counters.published == 2
+
+
+def test_half_a_packet_is_not_waited_for() -> None:
+    world = World()
+    old = world.connect("c")
+    old.transport.early = [sent(Publish("t", b"1"))[:-1]]
+    new = reconnects(world)
+    assert accepted(new)
+    assert old.closed
