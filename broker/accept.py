@@ -11,11 +11,12 @@ from broker.authentication import Authentication, AuthenticationFailed
 from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
+from broker.handshake import calls_as_broker
 from broker.ownership import abandoned, belongs, owner_of
 from broker.proxy import common_name
 from broker.reasons import explain, well_formed
 from broker.session import NEVER, Session
-from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
-MQTT_5 = b"\x00\x04MQTT\x05"
+MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
+"""How a CONNECT of MQTT 5 begins: a client's, and a broker's."""
 
 
 class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
-    __slots__ = ("_proof", "authentication", "checking", "conn", "connect", "node", "owner", "timer", "version")
+    __slots__ = (
+        "_proof", "authentication", "checking", "conn", "connect", "in_line", "node", "owner", "timer", "version",
+    )  # fmt: skip
 
     def __init__(self, node: Node, conn: Connection) -> None:
         self.node = node
@@ -44,6 +48,7 @@ class Handshake:
         self.version = 4
         self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
+        self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
         self.owner: str | None = None  # the client's user, once it is let in: see `broker.ownership`
         self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
@@ -55,12 +60,12 @@ class Handshake:
         try:
             while conn.owner is self and position < len(data) and not (conn.waiting or conn.closing or conn.closed):
                 first = data[position]
-                if self.connect is None and first != 0x10:
+                if self.connect is None and first >> 4 != PacketType.CONNECT:
                     raise ProtocolViolation("first packet is not CONNECT [MQTT-3.1.0-1]")
                 length, body = read_length(data, position + 1)
                 if body < 0:
                     return position
-                if self.connect is None and data[body : body + 7] == MQTT_5:
+                if self.connect is None and data[body : body + 7] in MQTT_5:
                     self.version = 5  # also of a CONNECT that cannot be read further
                 end = body + length
                 if end - position > conn.max_packet_size:
@@ -68,7 +73,7 @@ class Handshake:
                 if end > len(data):
                     return position
                 if self.connect is None:
-                    self._connect(data[body:end], now)
+                    self._connect(first, data[body:end], now)
                 else:
                     self._exchange(first, data[body:end], now)
                 position = end
@@ -80,8 +85,8 @@ class Handshake:
             return position + owner.packets(data[position:], now)
         return position
 
-    def _connect(self, body: bytes, now: float) -> None:
-        connect = decode_connect(0x10, body)
+    def _connect(self, first: int, body: bytes, now: float) -> None:
+        connect = decode_connect(first, body)
         counters = self.node.counters
         counters.bytes_received += len(body) + 2
         counters.bytes_received_other += len(body) + 2
@@ -89,6 +94,8 @@ class Handshake:
         self.version = connect.version
         if not connect.bridge:
             self._client(connect, now)
+        elif not calls_as_broker(connect):
+            raise UnsupportedVersion(f"protocol level {connect.version | BRIDGE_BIT:#04x} of no broker of ours is not supported")
         elif self.node.config.link_listener not in (None, self.conn.listener):
             raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
         else:
@@ -100,7 +107,7 @@ class Handshake:
         text = f"{self.conn.peer}: {error.message}; closed"
         node.log_limit.line("warning", error.message, self.conn.peer, text)
         last = b""
-        if isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
+        if self.version != 5 and isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
             last = b"\x20\x02\x00\x01"
         elif self.version == 5:
             last = self._refusal(Connack(False, error.reason), error.message)
@@ -313,6 +320,15 @@ class Handshake:
             data = encode_packet(Connack(False, connack.code), 5)
         return data if len(data) <= maximum else b""
 
+    def go_on(self, now: float) -> None:
+        """Go on: what the client sent on its older connection is handled."""
+        conn = self.conn
+        conn.waiting = False
+        if self.connect is not None:
+            self._accept(self.connect, now, read=True)
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
+
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the client's session has come from another broker, or does not come."""
         node, conn = self.node, self.conn
@@ -323,8 +339,9 @@ class Handshake:
         conn.resume(now)
         node.current = current
 
-    def _accept(self, connect: Connect, now: float, stamp: int = 0) -> None:
-        """Let a client in. `stamp`: when its connection began, if it has waited for its session since."""
+    def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
+        """Let a client in. `stamp`: when its connection began, if it has waited for its session since; `read`: its older
+        connection here was read to its end."""
         node = self.node
         conn = self.conn
         if not self._place(connect):
@@ -340,6 +357,8 @@ class Handshake:
                 self.foreign()
                 return
             node.end_session(old)  # what waits for one user is not for another
+        if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
+            return
         if not stamp and not (stamp := node.moving.begin(self, connect, now)):
             return  # waits for its session, or is refused
         old = node.sessions.get(connect.client_id)

@@ -334,6 +334,15 @@ MAX_ENDED = 1_000
 """clients that have gone while a plugin is asked about what they sent, which still counts. Of more at a time, what waits is
 dropped with the connection: slow plugins and clients that come and go must not fill the memory."""
 
+TAKEOVER_QUIET = 1.0
+TAKEOVER_LONGEST = 5.0
+"""s; for which a new connection of a client waits until what came on its old one is handled, without and with progress there.
+Only a plugin, a slow subscriber or a peer that never stops sending makes that longer than a turn of the loop; and clients wait
+some seconds for CONNACK. What is left then is lost with the old connection; it was not acknowledged [takeover_unread]."""
+
+MAX_SUCCESSORS = 16
+"""connections of one client that wait so, in line; one more is refused as busy (0x89) [connects_refused]."""
+
 PLUGIN_ANSWER = 30.0
 """s; for plugins to answer a question. Who asked waits that long at most, then it counts as a no [plugin_errors]: longer than a
 slow directory takes, about as long as clients wait for their CONNACK."""
@@ -342,8 +351,10 @@ LINGER = 1.0
 """s; from our last packet after an error until the connection is closed for good. A peer that is still sending would lose that
 packet to the reset with which the kernel answers bytes that nobody reads."""
 
-MAX_TOPIC_LEVELS = 200
-"""levels of a topic or filter (Mosquitto's number): a 64 KiB filter of single characters would make 32,768 trie nodes."""
+MAX_TOPIC_LEVELS = 201
+"""levels of a topic or filter, 200 slashes between them as with Mosquitto: a 64 KiB filter of single characters would make 32,768
+trie nodes. Deeper topics close the connection (0x90) [protocol_errors], deeper filters are refused (0x8F; 0x80 before MQTT 5)
+[subscriptions_refused]."""
 
 MAX_PING_PAYLOAD = 1024 * 1024
 """bytes of records in one PINGREQ on a link; MAX_ORIGINS origins with MAX_VECTOR_GAPS fit twice (SEEN, ORIGINS), and the members.

@@ -14,6 +14,7 @@ from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker.wire.properties import Property
+from broker.wire.strings import check_topic_filter
 from routing.topics import SHARE_PREFIX, split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def subscribe(client: Client, packet: Subscribe) -> None:
-    """Handle a SUBSCRIBE, or ask the topic plugins first. Raises ProtocolViolation."""
+    """Handle a SUBSCRIBE, or ask the topic plugins first. Raises MalformedPacket and ProtocolViolation."""
+    for request in packet.filters:
+        check_topic_filter(request.filter, shared=client.version == 5)
     _check_answer(client, len(packet.filters))
     check_identifier(packet, client.node.config)
     if client.version == 5:
@@ -92,7 +95,9 @@ def _grant(client: Client, packet: Subscribe, allowed: list[bool]) -> None:
 
 
 def unsubscribe(client: Client, packet: Unsubscribe) -> None:
-    """Handle an UNSUBSCRIBE. Raises ProtocolViolation."""
+    """Handle an UNSUBSCRIBE. Raises MalformedPacket and ProtocolViolation."""
+    for topic_filter in packet.filters:
+        check_topic_filter(topic_filter, shared=client.version == 5)
     _check_answer(client, len(packet.filters))
     codes: list[int] = []
     for topic_filter in packet.filters:
@@ -108,7 +113,7 @@ def unsubscribe(client: Client, packet: Unsubscribe) -> None:
 
 
 def acceptable(topic_filter: str) -> bool:
-    """Whether a client may subscribe to `topic_filter` as far as its form goes."""
+    """Whether we let clients subscribe to `topic_filter`, as far as its levels go, and before MQTT 5 that of a group."""
     return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
 
 

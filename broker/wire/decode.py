@@ -68,11 +68,10 @@ def decode_packet(first: int, body: bytes, version: int, *, ping_payload: bool =
 def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
     """Decode a CONNECT of any version; ``version`` is ignored.
 
-    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2). MQTT 3.1 disregards the
-    flags of a Will that is not there and lets the user name and password be missing in spite of their flags.
-    Whether the client identifier is acceptable is the broker's business.
+    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2). MQTT 3.1 does not use the low bits of
+    the first byte, disregards the flags of a Will that is not there and lets the user name and password be missing in spite of
+    their flags. Whether the client identifier is acceptable is the broker's business.
     """
-    _no_flags(first)
     known = _BEGINNINGS.get(body[:7])
     if known is not None and len(body) >= 10:
         name, version = known
@@ -87,6 +86,8 @@ def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
             raise UnsupportedVersion(f"protocol {shorten(name)} version {version} is not supported")
         if pos + 4 > len(body):
             raise MalformedPacket("CONNECT is truncated in its variable header")
+    if version != V31:
+        _no_flags(first)
     flags = body[pos + 1]
     keep_alive = body[pos + 2] << 8 | body[pos + 3]
     if flags & ~0x82:  # more than Clean Start and a user name

@@ -62,14 +62,15 @@ def check_topic_name(topic: str) -> None:
         raise ProtocolViolation(f"Topic Name {shorten(topic)} contains a wildcard", ReasonCode.TOPIC_NAME_INVALID)
 
 
-def check_topic_filter(topic_filter: str) -> None:
-    """Raise ProtocolViolation (0x8F) for a Topic Filter that is not well formed.
+def check_topic_filter(topic_filter: str, *, shared: bool = True) -> None:
+    """Raise MalformedPacket for a Topic Filter that is not well formed.
 
     A filter is not empty (MQTT-4.7.3-1), "#" is the whole last level (MQTT-4.7.1-1), "+" a whole level
-    (MQTT-4.7.1-2), and "$share/group/filter" has a group without wildcards and a filter (MQTT-4.8.2-1, 4.8.2-2).
+    (MQTT-4.7.1-2), and "$share/group/filter" has a group without wildcards and a filter (MQTT-4.8.2-1, 4.8.2-2): with
+    `shared`, as before MQTT 5 "$share" is a level as any other. (0x8F is for filters that are well formed and not accepted.)
     """
     plain = topic_filter
-    if topic_filter.startswith(SHARE_PREFIX):
+    if shared and topic_filter.startswith(SHARE_PREFIX):
         group, _, plain = topic_filter[len(SHARE_PREFIX) :].partition("/")
         if not group or "+" in group or "#" in group:
             raise _bad_filter(topic_filter, "has a share name that is empty or contains a wildcard")
@@ -88,5 +89,5 @@ def shorten(text: str) -> str:
     return repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
 
 
-def _bad_filter(topic_filter: str, why: str) -> ProtocolViolation:
-    return ProtocolViolation(f"Topic Filter {shorten(topic_filter)} {why}", ReasonCode.TOPIC_FILTER_INVALID)
+def _bad_filter(topic_filter: str, why: str) -> MalformedPacket:
+    return MalformedPacket(f"Topic Filter {shorten(topic_filter)} {why}")

@@ -26,7 +26,7 @@ WRONG = [
     ("allow all a+", "1: 'a+' is not a topic filter"),
     ("allow all a/+%c", "1: 'a/+%c' is not a topic filter"),
     ("allow all $share/g/a", "1: a rule about a shared subscription is one about the filter in it: leave $share/<group>/ out"),
-    ("allow all " + "/" * 200, "1: the filter has more than 200 levels"),
+    ("allow all " + "/" * 201, "1: the filter has more than 201 levels"),
     ("topic read a", "1: 'topic' is none of allow, deny, listener, user, anonymous, client, everyone"),
     ("Allow all a", "1: 'Allow' is none of allow, deny, listener, user, anonymous, client, everyone"),
     ("user", "1: 'user' needs a name"),

@@ -58,9 +58,8 @@ def test_a_caller_with_our_own_id_changes_nothing(secret: bytes | None) -> None:
 
 
 BAD_CONNECTS = {
-    "nothing": Connect("MQTT", 5, True, 2, bid(1).hex(), None, None, None, None, bridge=True),
     "no cluster": bridge(1, cluster=""),
-    "no protocol": bridge(1, protocol=""),
+    "protocol": bridge(1, protocol="x"),
     "no address": bridge(1, address=""),
     "no capability": bridge(1, capability=""),  # type: ignore[arg-type]
     "id": bridge(1, client_id="xyz"),

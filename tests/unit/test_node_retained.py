@@ -97,7 +97,7 @@ def test_several_filters_of_one_packet() -> None:
     client.send(
         Subscribe(
             1,
-            [SubscriptionRequest("#", 1), SubscriptionRequest("b/+", 0), SubscriptionRequest("no#", 0)],
+            [SubscriptionRequest("#", 1), SubscriptionRequest("b/+", 0), SubscriptionRequest("/" * 201, 0)],
             {P.SUBSCRIPTION_IDENTIFIER: [300]},
         )
     )

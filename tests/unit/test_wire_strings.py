@@ -25,9 +25,16 @@ def test_good_filter(topic_filter: str) -> None:
 
 @pytest.mark.parametrize("topic_filter", BAD_FILTERS)
 def test_bad_filter(topic_filter: str) -> None:
-    with pytest.raises(ProtocolViolation) as caught:
+    with pytest.raises(MalformedPacket) as caught:
         check_topic_filter(topic_filter)
-    assert caught.value.reason == 0x8F
+    assert caught.value.reason == 0x81
+
+
+@pytest.mark.parametrize("topic_filter", ["$share/", "$share//", "$share/g", "$share/g/", "$share/#", "$share/+/x"])
+def test_before_mqtt_5_shared_subscriptions_have_no_form_of_their_own(topic_filter: str) -> None:
+    check_topic_filter(topic_filter, shared=False)
+    with pytest.raises(MalformedPacket):
+        check_topic_filter(topic_filter + "/a#", shared=False)
 
 
 def filter_is_good(levels: list[str]) -> bool:
@@ -44,7 +51,7 @@ def test_filter_against_the_rules(levels: list[str]) -> None:
     if filter_is_good(levels):
         check_topic_filter(topic_filter)
     else:
-        with pytest.raises(ProtocolViolation):
+        with pytest.raises(MalformedPacket):
             check_topic_filter(topic_filter)
 
 
