@@ -131,6 +131,12 @@ class Hooks:
     topics: bool = False
     packets: bool = False
     events: frozenset[str] = frozenset()
+    verifies: bool = True  # those who authenticate do not believe a name without a password
+
+    @property
+    def verified(self) -> bool:
+        """Whether somebody has checked that clients are who they say."""
+        return self.authenticate and self.verifies
 
     @property
     def every_packet(self) -> bool:

@@ -50,7 +50,7 @@ def digest(owner: str | None) -> bytes:
 
 def owner_of(node: Node, username: str | None, listener: str, *, proven: bool) -> str | None:
     """Return who a client is; None: nobody has checked its name. `proven`: by enhanced authentication."""
-    verified = proven or bool(node.hooks.authenticate)
+    verified = proven or node.hooks.verified
     certified = listener in node.config.identity_listeners
     if node.access is not None:
         return node.access.known_as(username, verified=verified, certified=certified)

@@ -14,7 +14,7 @@ from amqtt.contexts import Action
 from amqtt.events import BrokerEvents, Events, MQTTEvents
 from amqtt.mqtt import packet_class
 from amqtt.mqtt.packet import MQTTFixedHeader
-from amqtt.plugins.authentication import AnonymousAuthPlugin
+from amqtt.plugins.authentication import AnonymousAuthPlugin, FileAuthPlugin
 from amqtt.plugins.logging_amqtt import EventLoggerPlugin, PacketLoggerPlugin
 from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
@@ -48,6 +48,8 @@ NODE_EVENTS = CLIENT_EVENTS | {
 }
 """Events that come from the node; the others belong to the broker's start and end."""
 
+MADE_UP = "a-user-that-nobody-knows"
+
 HOLD_CALLS = 5_000
 """calls of plugins' event methods under way; beyond it the clients that cause more are not read until half of them have
 ended. A plugin that takes longer than messages take to come would fill the memory."""
@@ -74,6 +76,19 @@ class Callback:
             return None
         finally:
             self._plugins.call_ended()
+
+
+def _answer(plugin: Any, username: str | None) -> object:
+    """Ask an authentication plugin that never waits."""
+    account = Account()
+    account.username = username
+    question = plugin.authenticate(session=account)
+    try:
+        question.send(None)
+    except StopIteration as answered:
+        return answered.value
+    question.close()
+    return "unknown"
 
 
 class Plugins:
@@ -118,6 +133,7 @@ class Plugins:
         }
         return Hooks(
             authenticate=not self.anonymous,
+            verifies=self.admits(MADE_UP) is not True,
             topics=bool(self.manager._topic_plugins) and self.manager.is_topic_filtering_enabled(),
             packets=bool(wanted & PACKET_EVENTS),
             events=frozenset(wanted & NODE_EVENTS),
@@ -130,6 +146,22 @@ class Plugins:
             return False
         plugins = self.manager._auth_plugins
         return len(plugins) == 1 and type(plugins[0]) is AnonymousAuthPlugin and plugins[0]._allow_anonymous is True
+
+    def admits(self, username: str | None = None) -> bool | None:
+        """Return whether a client without a password comes in as far as the plugins go; None: nobody knows before they are asked.
+
+        amqtt's own plugins are asked about a made-up client. What others say, they alone know: their answers may cost something.
+        """
+        if not self._genuine:
+            return None
+        answers = [
+            _answer(plugin, username) if type(plugin) in (AnonymousAuthPlugin, FileAuthPlugin) else "unknown"
+            for plugin in self.manager._auth_plugins
+        ]
+        answers = [answer for answer in answers if answer is not None]
+        if not answers or not all(answers):  # all that answer must agree, and one must answer
+            return False
+        return None if "unknown" in answers else True
 
     # ---------------------------------------------------------------- questions
 
