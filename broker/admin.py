@@ -1,4 +1,4 @@
-"""HTTP for people and machines that look after a broker: /healthz, /metrics, /api/federation (design section 6), /api/drain.
+"""HTTP for people and machines that look after a broker: /healthz, /readyz, /metrics, /api/federation, /api/drain.
 
 A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can connect may GET; POST, which changes
 something, is for programs on the broker's own machine alone: neither for other machines nor for pages in a browser (Origin).
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 from broker.metrics import metrics
+from broker.readiness import Readiness
 from broker.wire.strings import shorten
 from discovery.address import is_loopback
 
@@ -76,11 +77,13 @@ class Admin:
         listeners: Callable[[], Mapping[str, int]] | None = None,
         drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
         hosts: Iterable[str] = (),
+        wait_for: int = 1,
     ) -> None:
         """`listeners`: returns how many connections each listener has; `drain`: drains the broker as it is told, and returns
         what becomes of that, or raises ValueError with one clear line; `hosts`: names under which it may be asked, beside
-        addresses and names without a dot."""
+        addresses and names without a dot; `wait_for`: how many brokers there have to be before clients should come."""
         self.node = node
+        self.readiness = Readiness(node, wait_for)
         self._drain = drain
         self._listeners = listeners or dict
         self.version = version
@@ -107,6 +110,9 @@ class Admin:
         match path:
             case "/healthz":
                 return 200, "text/plain", "ok\n"
+            case "/readyz":
+                reasons = self.readiness.reasons()
+                return 503 if reasons else 200, "text/plain", ("; ".join(reasons) or "ready") + "\n"
             case "/metrics":
                 return 200, "text/plain; version=0.0.4", metrics(
                     self.node, self.version, self._listeners(), self.loop.time() - self._started
@@ -114,7 +120,7 @@ class Admin:
             case "/api/federation":
                 return 200, "application/json", json.dumps(self.state()) + "\n"
             case "/":
-                return 200, "text/plain", "/healthz\n/metrics\n/api/federation\n/api/drain (POST)\n"
+                return 200, "text/plain", "/healthz\n/readyz\n/metrics\n/api/federation\n/api/drain (POST)\n"
             case _:
                 return 404, "text/plain", "not found\n"
 
@@ -145,10 +151,11 @@ class Admin:
         return federation.state() | {
             "version": self.version,
             "uptime_s": round(now - self._started, 3),
-            "connections": len(node.connections),
+            "ready": not self.readiness.reasons(),
+            "connections": node.connected,
             "sessions": len(node.sessions),
             "subscriptions": len(node.fanout.trie),
-            "retained": len(node.retained),
+            "retained": len(node.retained) - len(node.retained.match("$SYS/#", node.now)),
             "members": sorted(members, key=lambda member: str(member["id"])),
         }
 

@@ -13,6 +13,7 @@ Others see an entry in the directory, and send nobody here who has to go himself
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ SLICE = 1000
 """sessions that end at one of them: some 10 ms."""
 
 
+_WITH_PORT = re.compile(r"(^[^:]+|\]):[0-9]+$")
+
+
 @dataclass(slots=True, frozen=True)
 class DrainOptions:
     """What may be said about a drain."""
@@ -64,6 +68,8 @@ def read_drain(values: Mapping[str, str]) -> DrainOptions:
     to = ""
     if "to" in values:
         address = parse_address(values["to"])
+        if not _WITH_PORT.search(values["to"]):
+            raise ValueError(f"to: {values['to'][:64]!r} is no HOST:PORT")
         if is_wildcard(address.host):
             raise ValueError(f"to: {values['to']!r} is no address that a client could connect to")
         to = str(address)
@@ -81,6 +87,11 @@ def _number(values: Mapping[str, str], name: str, low: float, high: float) -> fl
     if not low <= number <= high:
         raise ValueError(f"{name}: {text[:32]!r} is not a number from {low:g} to {high:g}")
     return number
+
+
+def counted(number: int, name: str) -> str:
+    """Return "1 client", "2 clients"."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 class Drain:
@@ -112,7 +123,8 @@ class Drain:
         self._asked: dict[Link, float] = {}  # when (s)
         self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
         node.drain = self
-        node.log("info", f"draining: {here} clients are told to go, {self.rate:g} a second; the end is in {within:g} s at most")
+        told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
+        node.log("info", f"draining: {told}; the end is in {within:g} s at most")
         self._federation.listings.post(DRAINING, b"1")
         node.schedule(now, self._step)
         node.schedule(self.until, self._late)
@@ -124,6 +136,7 @@ class Drain:
             "state": self.state,
             "clients_left": node.connected,
             "sessions_left": self._leaving() if self.state in ("clients", "sessions") else 0,
+            "journal_left": self._fetchable() if self.state in ("clients", "sessions") else 0,
             "links_left": len(self._unconfirmed()),
             "seconds_left": round(max(0.0, self.until - node.now), 1),
         }
@@ -187,6 +200,10 @@ class Drain:
 
     def _leaving(self) -> int:
         return sum(not session.number for session in self._node.sessions.values())
+
+    def _fetchable(self) -> int:
+        """Count the sessions that the journal keeps and that other brokers may fetch before this one goes."""
+        return sum(1 for session in self._node.sessions.values() if session.number and session.expiry)
 
     def _wait_for_sessions(self, now: float) -> None:
         """Let the brokers where clients come fetch their sessions (`broker.moving`); end what nobody has fetched in time."""
@@ -259,14 +276,16 @@ class Drain:
         node = self._node
         left = []
         if why:
-            lacking = "neighbours that may lack messages"
-            counts = {"clients": node.connected, "sessions": self._leaving(), lacking: len(self._unconfirmed())}
-            left = [f"{number} {name}" for name, number in counts.items() if number]
+            counts = {"client": node.connected, "session": self._leaving()}
+            left = [counted(number, name) for name, number in counts.items() if number]
+            if unconfirmed := len(self._unconfirmed()):
+                left.append(f"{counted(unconfirmed, 'neighbour')} that may lack messages")
         self._enter("done", now)
-        lost = f", of which {self._ended} sessions with {self._lost} messages ended here" if self._ended else ""
+        ended = f"{counted(self._ended, 'session')} with {counted(self._lost, 'message')}"
+        lost = f", of which {ended} ended here" if self._ended else ""
         if on_disk := sum(session.number > 0 for session in node.sessions.values()):
-            lost += f"; {on_disk} sessions are in the journal"
-        text = f"drained in {now - self._began:.1f} s: {self._turned} clients sent away{lost}"
+            lost += f"; {counted(on_disk, 'session')} in the journal"
+        text = f"drained in {now - self._began:.1f} s: {counted(self._turned, 'client')} sent away{lost}"
         if why:
             text = f"{text}; {why}, left are {', '.join(left) or 'none'}"
         node.log("warning" if left or self._lost else "info", text)

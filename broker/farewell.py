@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -10,13 +11,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from broker.drain import read_drain
-from broker.status import StatusError, ask, fetch
-from discovery.address import Address
+from broker.status import StatusError, ask, fetch, waits_for
+from discovery.address import Address, parse_address
 
 LOOK = 0.2
 """s between two looks at it."""
 SAY = 2.0
 """s between two lines that tell nothing but numbers."""
+REACH = 3.0
+"""s for the broker where clients are to go to take a connection."""
 PATIENCE = 20.0
 """s that it may take beyond its own time, for the stop."""
 
@@ -26,7 +29,7 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
 
     Raises ValueError for what cannot be used, and StatusError when there is no answer or it refuses; both one line.
     """
-    read_drain(values)
+    _reach(read_drain(values).to)
     found = post(admin, f"/api/drain?{urlencode(values)}")
     if not wait:
         _say(found)
@@ -55,6 +58,16 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
     raise StatusError(f"{admin} is still there")
 
 
+def _reach(to: str) -> None:
+    """Refuse a place that clients could not go to. Raises ValueError."""
+    if to:
+        address = parse_address(to)
+        try:
+            socket.create_connection((address.host, address.port), REACH).close()
+        except (OSError, UnicodeError) as error:
+            raise ValueError(f"to: nobody answers at {to}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
     """POST to an admin address and return its JSON, within about `timeout` s. Raises StatusError."""
     where, status, answer = ask(admin, "POST", path, timeout, 65_536)
@@ -69,9 +82,7 @@ def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
 
 
 def _say(state: Mapping[str, Any]) -> None:
-    drain = state.get("drain") or {}
-    left = ", ".join(f"{drain.get(f'{name}_left')} {name}" for name in ("clients", "sessions", "links"))
-    _print(f"{drain.get('state')}: {left} left, {drain.get('seconds_left')} s at most")
+    _print(waits_for(state.get("drain") or {}))
 
 
 def _print(text: str) -> None:

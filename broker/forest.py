@@ -73,15 +73,19 @@ def _about(broker: Seen, known: dict[str, Seen], moving: bool) -> str:
     said = []
     if state.get("root") == state.get("id"):
         said.append("root")
-    blocked = []
+    blocked: list[str] = []
+    direct: list[str] = []  # beside the tree, and messages take it
     for link in state.get("links", []):
         if link.get("peer") == parent and moving and link.get("rtt_ms") is not None:
             said.append(f"{link['rtt_ms']:.2f} ms")
         elif link.get("role") == "blocked" and link.get("up"):
             peer = known.get(link.get("peer"))
-            blocked.append(str(peer.port if peer is not None else link.get("address")))
+            beside = direct if link.get("carries") else blocked
+            beside.append(str(peer.port if peer is not None else link.get("address")))
     if moving:
         said.append(f"in {broker.taken:,.0f}/s out {broker.given:,.0f}/s")
+    if direct:
+        said.append(f"direct to {' '.join(sorted(direct))}")
     if blocked:
         said.append(f"blocked to {' '.join(sorted(blocked))}")
     return "  ".join([*said, f"pid {broker.pid}"])

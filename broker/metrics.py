@@ -62,7 +62,7 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
         _metric(lines, f"mqttree_{name}", "gauge", text, samples)
 
     gauge("info", "This broker.", [(about, 1)])
-    gauge("connections", "Open connections of clients and brokers.", len(node.connections))
+    gauge("connections", "Open connections of clients, brokers, and who has not said yet what it is.", len(node.connections))
     gauge("listener_connections", "Open connections of a listener.", [({"listener": n}, c) for n, c in (listeners or {}).items()])
     gauge("clients_connected", "Clients that are connected.", node.connected)
     if uptime is not None:
@@ -78,14 +78,15 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
     gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))
-    gauge("retained", "Retained messages.", len(node.retained))
+    own = len(node.retained.match("$SYS/#", node.now))
+    gauge("retained", "Retained messages, without the broker's own below $SYS.", len(node.retained) - own)
     gauge("links", "Links to other brokers.", len(federation.links))
     gauge("links_up", "Links to other brokers that are up.", len(up))
     gauge("links_forwarding", "Links that messages are forwarded on.", len(node.forwarding))
     gauge("members", "Other brokers known.", len(federation.membership.members(node.now)))
     gauge("root", "1 if this broker is the root of the tree.", 1 if tree.is_root else 0)
     gauge("epoch", "Epoch of the tree.", tree.epoch)
-    gauge("capability", "Capability of this broker.", config.capability)
+    gauge("capability", "Capability of this broker.", tree.capability)
     gauge("path_cost_seconds", "Cost of the path to the root.", tree.path_cost_ms / 1000)
     rtt = [(peer, link.rtt_ms / 1000) for peer, link in peers if link.rtt_ms is not None]
     gauge("link_rtt_seconds", "Round-trip time of a link.", rtt)

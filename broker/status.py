@@ -6,6 +6,7 @@ import http.client
 import json
 from typing import Any
 
+from broker.drain import counted
 from discovery.address import Address, is_wildcard
 
 MAX_ANSWER = 16 * 1024 * 1024
@@ -72,8 +73,7 @@ def render(state: dict[str, Any]) -> str:
             lines.append("overlays none: some broker routes otherwise, or none is there")
     drain = state.get("drain")
     if isinstance(drain, dict):
-        left = ", ".join(f"{drain.get(f'{name}_left')} {name}" for name in ("clients", "sessions", "links"))
-        lines.append(f"draining {drain.get('state')}: {left} and {drain.get('seconds_left')} s left")
+        lines.append(f"draining {waits_for(drain)}")
     lines += ["", *_tree(state, links)]
     unlinked = [
         member
@@ -92,22 +92,27 @@ def render(state: dict[str, Any]) -> str:
 
 
 def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
-    """Draw what this broker sees: the way to the root, itself, the links down, and those that are blocked."""
+    """Draw the tree as this broker sees it, links that both ends let messages through: the way to the root, itself, the links
+    down; then the links that are not in the tree, or not yet."""
     if not links:
         return ["no links: this broker is alone"]
-    up = [link for link in links if link.get("role") == "root"]
-    rest = [link for link in links if link.get("role") != "root"]
-    lines = [_link(link, "") for link in up]
+    inside = [link for link in links if link.get("up") and link.get("forwarding") and link.get("role") != "blocked"]
+    up = [link for link in inside if link.get("role") == "root"]
+    down = [link for link in inside if link.get("role") != "root"]
+    beside = [link for link in links if link not in inside]
+    direct = isinstance(state.get("overlays"), dict)  # messages take the shortest way, in the tree or not
+    lines = [_link(link, "", direct=direct) for link in up]
     indent = "└─ " if up else ""
     lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")
     margin = " " * len(indent)
-    for number, link in enumerate(rest, 1):
-        branch = "└─ " if number == len(rest) else "├─ "
-        lines.append(margin + _link(link, branch))
+    for number, link in enumerate(down, 1):
+        lines.append(margin + _link(link, "└─ " if number == len(down) else "├─ ", direct=direct))
+    if beside:
+        lines += ["", "links beside the tree:", *(_link(link, "  ", direct=direct) for link in beside)]
     return lines
 
 
-def _link(link: dict[str, Any], branch: str) -> str:
+def _link(link: dict[str, Any], lead: str, *, direct: bool) -> str:
     about = [str(link.get("role"))]
     if not link.get("up"):
         about.append("down")
@@ -115,7 +120,21 @@ def _link(link: dict[str, Any], branch: str) -> str:
         about.append(_ms(link["rtt_ms"]))
     if link.get("draining"):
         about.append("draining")
-    return f"{branch}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
+    if direct and link.get("carries"):
+        about.append("carries messages")
+    return f"{lead}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
+
+
+def waits_for(drain: dict[str, Any]) -> str:
+    """Say how far a drain is and what it waits for, from its part of /api/federation."""
+    kept = int(drain.get("journal_left") or 0)
+    counts = {"client": drain.get("clients_left"), "session": drain.get("sessions_left"), "link": drain.get("links_left")}
+    waiting = [counted(int(number), name) for name, number in counts.items() if number]
+    if kept:
+        waiting.append(f"{counted(kept, 'session')} in the journal that other brokers may fetch")
+    if drain.get("state") == "tree":
+        waiting.append("the neighbours to turn to others")
+    return f"{drain.get('state')}: waits for {', '.join(waiting) or 'nothing'}; {drain.get('seconds_left')} s at most"
 
 
 def _title(name: object, address: object) -> str:

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from broker import admin as admin_module
 from broker.admin import Admin, AdminProtocol, listen, parse_request, same_machine
 from broker.config import NodeConfig
+from broker.drain import Drain, DrainOptions
+from broker.durability import BROKEN, Durability
 from broker.node import Node
+from broker.readiness import Readiness
 from broker.status import render
 
 SHAPE = {
@@ -74,6 +77,27 @@ async def server() -> AsyncIterator[Server]:
 async def test_health(server: Server) -> None:
     assert await server.get("/healthz") == (200, "ok\n")
     assert await server.get("/healthz?x=1") == (200, "ok\n")
+
+
+async def test_ready_when_clients_should_come(server: Server) -> None:
+    """Alive is not ready: not without the journal, before the brokers that it waits for were there, while it drains."""
+    node = server.admin.node
+    assert await server.get("/readyz") == (200, "ready\n")
+    node.durability = Durability(node, sync=False)
+    node.durability.state = BROKEN
+    assert await server.get("/readyz") == (503, "the journal is not written\n")
+    node.durability = None
+    server.admin.readiness = Readiness(node, 2)
+    assert await server.get("/readyz") == (503, "sees 1 of 2 brokers\n")
+    directory = node.federation.listings.directory
+    directory.reachable, reachable = lambda: [directory.own], directory.reachable  # type: ignore[method-assign]
+    assert await server.get("/readyz") == (200, "ready\n")
+    directory.reachable = reachable  # type: ignore[method-assign]
+    assert await server.get("/readyz") == (200, "ready\n"), "once is enough: survivors serve"
+    Drain(node, DrainOptions(), 0.0)
+    assert await server.get("/readyz") == (503, "draining\n")
+    assert await server.get("/healthz") == (200, "ok\n")
+    assert json.loads((await server.get("/api/federation"))[1])["ready"] is False
 
 
 async def test_federation(server: Server) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 import pytest
+from amqtt.plugins.base import BaseAuthPlugin
+from amqtt.session import Session
 
 from broker.status import StatusError, fetch
 from discovery.address import Address
@@ -192,7 +194,7 @@ def test_bench_is_found() -> None:
 
 def test_help_has_every_flag() -> None:
     text = mqttree("run", "--help").stdout
-    flags = "config listen name data-dir cluster secret-file discovery seed advertise routing admin log-level"
+    flags = "config listen name data-dir cluster secret-file discovery seed advertise routing admin wait-for log-level"
     assert all(f"--{flag}" in text for flag in flags.split())
     assert "die-with-parent" not in text
 
@@ -209,6 +211,51 @@ def test_a_signal_ends_a_broker_in_good_order(number: signal.Signals) -> None:
     assert f"x listens on 127.0.0.1:{port}, admin 127.0.0.1:{admin}, id " in first
     assert first.endswith("cluster mqttree, discovery off, anonymous access allowed")
     assert last.endswith("INFO stopping")
+
+
+PLUGINS = {
+    "everybody": "amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: true}",
+    "named": "amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: false}",
+    "file": "amqtt.plugins.authentication.FileAuthPlugin: {password_file: PASSWORDS}",
+    "own": "tests.process.test_cli.Oracle: {}",
+}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "more", "line", "lets_in"),
+    [
+        ([], "auth: {allow-anonymous: true}", "anonymous access allowed", True),
+        (["everybody", "file"], "", "anonymous access allowed", True),
+        (["named", "file"], "", "no anonymous access", False),
+        (["named"], "", "no anonymous access, but any user name without a password", False),
+        (["own"], "", "plugins decide who comes in", True),
+        (["everybody"], "access: {anonymous: no}", "no anonymous access", False),
+    ],
+)
+def test_the_start_line_says_who_comes_in(tmp_path: Path, plugins: list[str], more: str, line: str, lets_in: bool) -> None:
+    """And a client without a name finds that it is true."""
+    passwords, config = tmp_path / "passwords", tmp_path / "config.yaml"
+    passwords.write_text("anna:$6$x$y\n")
+    chosen = f"plugins: {{{', '.join(PLUGINS[name] for name in plugins)}}}\n" if plugins else ""
+    config.write_text(chosen.replace("PASSWORDS", str(passwords)) + more + "\n")
+    port, admin = free_ports(2)
+    with started(*running(port, admin, "-c", str(config))) as process:
+        wait_for(lambda: answer(admin), "the broker answers")
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+            client.sendall(bytes.fromhex("100d00044d5154540402003c000163"))
+            connack = client.recv(4)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    first = next(each for each in said.splitlines() if " listens on " in each)
+    assert first.endswith(f", {line}")
+    assert (connack == b"\x20\x02\x00\x00") is lets_in
+
+
+class Oracle(BaseAuthPlugin):
+    """Somebody's own plugin."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        return True
 
 
 def test_status_and_what_the_broker_keeps(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
             [sys.executable, "-m", "broker.cli", "status", "--admin", f"127.0.0.1:{broker.admin}"],
             capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
-        assert "draining clients: 2 clients, " in status.stdout
+        assert "draining clients: waits for 2 clients, " in status.stdout
         status_code, text = ask(broker, "POST", "/api/drain")
         assert status_code == 202 and json.loads(text)["draining"] is True
         assert ended(broker) == 0

@@ -11,7 +11,7 @@ from broker import limits
 from broker.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, read_drain
 from broker.origin import encode_vector
 from broker.records import ASK_SEEN, BPDU, SEEN
-from broker.status import render
+from broker.status import render, waits_for
 from broker.wire import Connack, Disconnect, Publish, Will
 from broker.wire.constants import ReasonCode
 from broker.wire.properties import Property
@@ -29,7 +29,7 @@ from tests.unit.node_harness import FakeClient, World, connect_packet
 
 def test_options() -> None:
     assert read_drain({}) == DrainOptions()
-    assert read_drain({"rate": "2.5", "to": "example.org", "within": "0"}) == DrainOptions(2.5, "example.org:1883", 0.0)
+    assert read_drain({"rate": "2.5", "to": "example.org:1883", "within": "0"}) == DrainOptions(2.5, "example.org:1883", 0.0)
     assert read_drain({"to": "[::1]:1884"}).to == "[::1]:1884"
 
 
@@ -37,7 +37,7 @@ def test_options() -> None:
     "values",
     [
         {"rate": "0"}, {"rate": "nan"}, {"rate": "x"}, {"rate": ""}, {"rate": "-1"}, {"within": "-1"}, {"within": "inf"},
-        {"to": ""}, {"to": "0.0.0.0:1883"}, {"to": "a b"}, {"to": "x:99999"}, {"speed": "1"},
+        {"to": ""}, {"to": "0.0.0.0:1883"}, {"to": "a b"}, {"to": "x:99999"}, {"to": "nowhere"}, {"to": "::1"}, {"speed": "1"},
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(values: dict[str, str]) -> None:
@@ -168,7 +168,7 @@ def test_sessions_that_nobody_takes_end_after_a_while() -> None:
     assert "c" not in world.node.sessions  # nobody else is in the directory, who could take it
     world.advance(limits.DRAIN_TREE)
     assert found.done
-    assert "1 sessions with 1 messages ended here" in world.logged[-1]
+    assert "1 session with 1 message ended here" in world.logged[-1]
 
 
 # ------------------------------------------------------------------ neighbours
@@ -263,7 +263,7 @@ def test_time_is_up() -> None:
     assert not found.done
     world.advance(0.2)
     assert len(found.done) == 1
-    assert "1 clients sent away; time is up, left are 2 clients, 2 sessions, 1 neighbours that may lack" in world.logged[-1]
+    assert "1 client sent away; time is up, left are 2 clients, 2 sessions, 1 neighbour that may lack" in world.logged[-1]
     world.advance(5.0)
     assert len(found.done) == 1
 
@@ -287,7 +287,17 @@ def test_state() -> None:
     state = world.node.federation.state()
     assert state["draining"] is True
     assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
-    assert "draining clients: " in render(state)
+    assert "draining clients: waits for" in render(state)
+
+
+def test_what_is_waited_for_is_said_in_words() -> None:
+    drain = {"state": "sessions", "clients_left": 0, "sessions_left": 1, "links_left": 2, "journal_left": 0, "seconds_left": 3}
+    assert waits_for(drain) == "sessions: waits for 1 session, 2 links; 3 s at most"
+    drain |= {"sessions_left": 0, "links_left": 0, "journal_left": 1}
+    assert waits_for(drain) == "sessions: waits for 1 session in the journal that other brokers may fetch; 3 s at most"
+    drain |= {"journal_left": 0}
+    assert waits_for(drain | {"state": "tree"}) == "tree: waits for the neighbours to turn to others; 3 s at most"
+    assert waits_for(drain | {"state": "done"}) == "done: waits for nothing; 3 s at most"
 
 
 # ------------------------------------------------------------------ the tree

@@ -865,5 +865,5 @@ def test_a_drained_broker_keeps_what_its_journal_has() -> None:
     world.advance(31)
     assert done
     assert set(world.node.sessions) == {"l", "gone"}
-    assert "2 sessions are in the journal" in world.logged[-1]
+    assert "2 sessions in the journal" in world.logged[-1]
     assert set(world.again().node.sessions) == {"l", "gone"}

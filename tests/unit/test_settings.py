@@ -373,3 +373,20 @@ def test_durability(tmp_path: Path) -> None:
 )
 def test_durability_that_cannot_be(tmp_path: Path, text: str | None, flags: dict[str, Any], line: str) -> None:
     assert refusal(tmp_path, text, **flags).startswith(line)
+
+
+def test_seeds_without_discovery_are_an_error(tmp_path: Path) -> None:
+    assert refusal(tmp_path, seed="a:1", discovery="off") == "--seed: discovery is off (--discovery), so nobody would be dialled"
+    text = "federation: {discovery: off, seed: b}"
+    assert "federation.seed: discovery is off" in refusal(tmp_path, text)
+    assert told(tmp_path, text, discovery="static").seed == (Address("b", 1883),)
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [("3", 3), (1, 1), (1000, 1000), ("0", 0), (True, 0), ("x", 0), ("-1", 0), (1001, 0)]
+)
+def test_brokers_to_wait_for(tmp_path: Path, value: object, count: int) -> None:
+    if count:
+        assert told(tmp_path, wait_for=value).wait_for == count
+    else:
+        assert "is not a number of brokers from 1 to 1000" in refusal(tmp_path, wait_for=value)

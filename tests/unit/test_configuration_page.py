@@ -1,0 +1,41 @@
+"""docs/configuration.md has every key of the file, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from broker import listening, mqttoptions
+from broker.settings import ACCESS, OPTIONS, TlsSettings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(title: str) -> dict[str, str]:
+    """Key -> the rest of its row."""
+    return dict(re.findall(r"^\| `([a-z-]+)` \|(.*)$", section(title), re.M))
+
+
+def test_every_key_of_the_federation_and_no_other() -> None:
+    keys = {name.replace("_", "-") for name, option in OPTIONS.items() if not option.top}
+    assert rows("`federation:`").keys() == keys
+    assert rows("At the top").keys() == {name for name, option in OPTIONS.items() if option.top}
+
+
+def test_flags_and_variables() -> None:
+    found = rows("`federation:`") | rows("At the top")
+    for name, option in OPTIONS.items():
+        key = name.replace("_", "-")
+        shown = re.findall(r"`(--[a-z-]+)`, `(MQTTREE_[A-Z_]+)`", found[key])
+        assert shown == ([(f"--{key}", f"MQTTREE_{name.upper()}")] if option.flag else []), key
+
+
+def test_the_other_sections() -> None:
+    assert rows("`access:`").keys() == ACCESS.keys()
+    assert set(re.findall(r"`([a-z_]+)`", section("`mqtt:`"))) == set(mqttoptions.OPTIONS)
+    assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(listening.OPTIONS)
+    assert all(f"`{name}`" in PAGE for name in TlsSettings.__dataclass_fields__)

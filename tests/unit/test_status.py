@@ -1,0 +1,65 @@
+"""`mqttree status`: only links that let messages through are drawn as the tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.forest import Seen, draw
+from broker.status import render
+
+
+def link(number: int, role: str, **values: Any) -> dict[str, Any]:
+    forwarding = values.get("forwarding", role != "blocked")
+    found = {"peer": f"{number}", "name": f"b{number}", "address": f"10.0.0.{number}:1883", "up": True, "role": role}
+    return found | {"forwarding": forwarding, "carries": forwarding, "rtt_ms": 0.25} | values
+
+
+def state(*links: dict[str, Any], parent: str | None = None, **more: Any) -> dict[str, Any]:
+    root = "0" if parent is None else parent
+    return {"id": "0", "name": "b0", "listen": "10.0.0.9:1883", "root": root, "parent": parent, "links": list(links)} | more
+
+
+def drawn(found: dict[str, Any]) -> list[str]:
+    return render(found).partition("\n\n")[2].splitlines()
+
+
+def test_links_whose_other_end_is_blocked_are_no_branches() -> None:
+    found = state(link(1, "designated"), link(2, "designated", forwarding=False), link(3, "blocked"))
+    assert drawn(found) == [
+        "b0 (10.0.0.9:1883)  (this broker)",
+        "└─ b1 (10.0.0.1:1883)  designated, 0.25 ms",
+        "",
+        "links beside the tree:",
+        "  b2 (10.0.0.2:1883)  designated, 0.25 ms",
+        "  b3 (10.0.0.3:1883)  blocked, 0.25 ms",
+        "",
+        "",
+        "",
+    ][: len(drawn(found))]
+
+
+def test_the_way_to_the_root_and_the_way_down() -> None:
+    found = state(link(1, "root"), link(2, "designated"), link(3, "designated", up=False, forwarding=False), parent="1")
+    assert drawn(found)[:6] == [
+        "b1 (10.0.0.1:1883)  root, 0.25 ms",
+        "└─ b0 (10.0.0.9:1883)  (this broker)",
+        "   └─ b2 (10.0.0.2:1883)  designated, 0.25 ms",
+        "",
+        "links beside the tree:",
+        "  b3 (10.0.0.3:1883)  designated, down",
+    ]
+
+
+def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
+    links = [link(1, "designated"), link(2, "blocked", carries=True), link(3, "blocked")]
+    text = render(state(*links, overlays={"active": True, "sets": [], "topics": 0, "relayed_origins": 0}))
+    assert "b1 (10.0.0.1:1883)  designated, 0.25 ms, carries messages\n" in text
+    assert "b2 (10.0.0.2:1883)  blocked, 0.25 ms, carries messages\n" in text
+    assert "b3 (10.0.0.3:1883)  blocked, 0.25 ms\n" in text
+    assert "carries messages" not in render(state(*links))
+
+
+def test_the_live_view_tells_blocked_links_from_direct_ones() -> None:
+    found = state(link(1, "blocked", carries=True, overlay=True), link(2, "blocked"))
+    lines = draw([Seen(1883, 7, None, found)], "c", moving=False)
+    assert "  1883  root  direct to 10.0.0.1:1883  blocked to 10.0.0.2:1883  pid 7" in lines
