@@ -219,6 +219,7 @@ def _parser() -> Parser:
     run.add_argument("--advertise", metavar="HOST:PORT", help="the address that other brokers are told")
     run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (topic)")
     run.add_argument("--admin", metavar="HOST:PORT", help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)")
+    run.add_argument("--wait-for", metavar="BROKERS", help="/readyz says no until so many were there, this one included (1)")
     run.add_argument("--log-level", metavar="debug|info|warning|error", help="what is logged (info)")
     run.add_argument("--log-format", metavar="text|json", help="lines for people or JSON objects (text)")
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)  # ends with its standard input

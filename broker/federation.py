@@ -95,6 +95,7 @@ class Federation:
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
         self._gossip_at = now  # members are told again no earlier
+        self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
@@ -294,12 +295,18 @@ class Federation:
             for link in self.links.values()
         )
 
+    def set_capability(self, capability: float, now: float) -> None:
+        """Note that this broker can do more, or less, than it said."""
+        self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
+        self.tree.set_capability(capability, now)
+        self._settle(now)
+
     def _tree_changed(self, change: object, now: float) -> None:
         match change:
             case RootChanged():
                 root = self.tree.root
                 who = "this broker" if self.tree.is_root else f"{root.address[0]}:{root.address[1]}"
-                self.node.log("info", f"root of the tree is now {who}")
+                self.node.log("debug" if self._leaving else "info", f"root of the tree is now {who}")
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
@@ -435,6 +442,7 @@ class Federation:
 
     def leave(self, now: float) -> None:
         """Say goodbye to everybody; the driver then closes."""
+        self._leaving = True  # that the tree is gone from here then is no news
         self.membership.leave(now)
         self.assignments.leave()
         self._settle(now)

@@ -16,13 +16,15 @@ from broker.transport import Driver, StreamProtocol
 from discovery.address import Address
 from discovery.dns import Resolver
 from discovery.multicast import Multicast
+from stp.capability import Damped, measure
 
 DIAL_TIMEOUT = 3.0
 """s; for a link's TCP connection to stand."""
 
 
 CLOCK_PERIOD = 60.0
-"""s after which the node is told the time of day again: clocks are set, and drift from the monotonic one."""
+"""s after which the node is told the time of day again, as clocks are set, and drift from the monotonic one; and what this
+machine has available."""
 
 
 class Outreach:
@@ -36,6 +38,7 @@ class Outreach:
         self._resolver: Resolver | None = None
         self._driver: Driver
         self._clock: asyncio.TimerHandle | None = None
+        self._capability = Damped(settings.capability) if settings is not None and settings.weights is not None else None
 
     def renew(self) -> None:
         """Read the certificates that links show anew, for the dials to come. Raises what `dial_context` raises."""
@@ -66,7 +69,17 @@ class Outreach:
     def _tell_time(self) -> None:
         driver = self._driver
         driver.node.set_wall(time.time(), driver.time())
+        self._measure()
         self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
+
+    def _measure(self) -> None:
+        """Tell the tree what this machine can do, when that has changed for long enough."""
+        driver, settings = self._driver, self.settings
+        if self._capability is not None and settings is not None and settings.weights is not None:
+            alpha, beta = settings.weights
+            if self._capability.take(measure(alpha=alpha, beta=beta)):
+                driver.node.federation.set_capability(self._capability.value, driver.time())
+                driver.wake()
 
     def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
         driver = self._driver

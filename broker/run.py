@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             bind or split_bind("127.0.0.1:1883"),
             id=identity.id,
             boot=identity.boot,
-            capability=capability.measure() if settings.capability is None else settings.capability,
+            capability=capability.measure(alpha=settings.alpha, beta=settings.beta),
             own_host=first_address,
         )
         with _admin_socket(settings) as listener:
@@ -142,7 +142,8 @@ class _Run:
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
-        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain, self.settings.admin_hosts)
+        hosts, wait_for = self.settings.admin_hosts, self.settings.wait_for
+        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain, hosts, wait_for)
         if self.listener is not None:
             await admin.start(self.listener)
         _spare_the_collector()
@@ -229,26 +230,38 @@ class _Run:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
 
     def _anonymous_listeners(self) -> list[str]:
-        """Return the listeners where anybody may come in."""
+        """Return the listeners where anybody may come in without a user name, unless a plugin says no."""
         assert self.broker is not None
         access = self.broker.node.access
-        if self.broker.node.hooks.authenticate:
+        if self.broker.plugins.admits() is False:
             return []
         named = self.broker.node.config.identity_listeners
         return [n for n in self.config.listeners if n not in named and (access is None or access.lets_anonymous(n))]
 
     def _anonymous_access(self) -> str:
+        assert self.broker is not None
         found = self._anonymous_listeners()
+        if found and self.broker.plugins.admits() is None:
+            return "plugins decide who comes in"
         if len(found) == len(self.config.listeners):
             return "anonymous access allowed"
-        return f"anonymous access on listener {', '.join(found)} only" if found else "no anonymous access"
+        if found:
+            return f"anonymous access on listener {', '.join(found)} only"
+        return "no anonymous access" + (", but any user name without a password" if self._believes_names() else "")
+
+    def _believes_names(self) -> bool:
+        """Return whether any user name lets a client in: amqtt's anonymous plugin, alone and not allowing it, asks for
+        nothing else. With an `access` section such a client counts as anonymous."""
+        assert self.broker is not None
+        node = self.broker.node
+        return node.access is None and node.hooks.authenticate and not node.hooks.verifies
 
     def _warn(self, broker: Broker) -> None:
         """Say what makes users and rules weaker than whoever wrote them may think."""
         access = broker.node.access
         if access is None:
             return
-        believed = broker.node.hooks.authenticate or len(broker.node.config.identity_listeners) == len(self.config.listeners)
+        believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(self.config.listeners)
         if access.rules is not None and access.rules.by_user and access.users is None and not believed:
             log.warning("rules speak of users, but nobody checks passwords: who gives a name counts as anonymous (access.users)")
         tls = self.federation.tls
@@ -260,10 +273,13 @@ class _Run:
         from broker.amqtt_config import describe_listeners, exposed
 
         settings, federation = self.settings, self.federation
-        anonymous = self._anonymous_listeners()
+        assert self.broker is not None
+        open_to = self._anonymous_listeners() if self.broker.plugins.admits() else []
+        if self._believes_names():
+            open_to = list(self.config.listeners)
         listeners = describe_listeners(self.config)
         log.log(
-            logging.WARNING if anonymous and exposed(self.config, anonymous) else logging.INFO,
+            logging.WARNING if open_to and exposed(self.config, open_to) else logging.INFO,
             "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s%s, %s",
             federation.name,
             listeners,

@@ -21,6 +21,9 @@ MIN_SECRET = 8
 MAX_SECRET = 4096
 """bytes; a longer one is some other file."""
 
+MAX_COUNT = 1000
+"""brokers that one may wait for: more than ever link."""
+
 DISCOVERIES = ("multicast", "static", "dns", "off")
 ROUTINGS = ("flood", "interest", "topic")
 DURABILITIES = ("none", "async", "sync")
@@ -79,6 +82,8 @@ class FederationSettings:
     routing: str = "topic"
     overlay: str = "capability"
     capability: float = 1.0
+    weights: tuple[float, float] | None = None
+    """Alpha and beta with which the capability is measured again and again; None: it stays as it is."""
     hello: float = 0.5
     link_timeout: float = 2.0
     td: float = 0.3
@@ -135,8 +140,13 @@ class RunSettings:
     overlay: str = "capability"
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
+    wait_for: int = 1
+    """How many brokers there have to be, this one included, before `/readyz` says that clients should come."""
     log_level: str = "info"
     capability: float | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    """The capability's weights of the CPU and of memory."""
     hello: float = 0.5
     link_timeout: float = 2.0
     td: float = 0.3
@@ -190,6 +200,7 @@ class RunSettings:
             routing=self.routing,
             overlay=self.overlay,
             capability=self.capability if self.capability is not None else capability,
+            weights=(self.alpha, self.beta) if self.capability is None else None,
             hello=self.hello,
             link_timeout=self.link_timeout,
             td=self.td,
@@ -210,6 +221,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
     inner = [name for name, option in OPTIONS.items() if not option.top]
     section = file.section(("federation",), inner) if file is not None else {}
     settings = RunSettings(file=file, access=read_access(file))
+    places: dict[str, str] = {}
     for name, option in OPTIONS.items():
         variable = f"MQTTREE_{name.upper()}"
         value: Any
@@ -228,8 +240,11 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
             setattr(settings, option.field or name, option.read(value))
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
+        places[name] = where
         if name == "durability" and value != "none" and settings.data_dir is None:
             raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
+    if settings.seed and settings.discovery == "off":
+        raise ConfigError(f"{places['seed']}: discovery is off ({places['discovery']}), so nobody would be dialled")
     return settings
 
 
@@ -385,6 +400,13 @@ def _number(low: float, high: float, unit: str = "") -> Callable[[object], float
     return read
 
 
+def _count(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 5 else value
+    if type(number) is not int or not 1 <= number <= MAX_COUNT:
+        raise ValueError(f"{value!r} is not a number of brokers from 1 to {MAX_COUNT}")
+    return number
+
+
 def _port(value: object) -> int:
     if type(value) is not int or not 0 < value < 65536:
         raise ValueError(f"{value!r} is not a port number from 1 to 65535")
@@ -473,9 +495,12 @@ OPTIONS: dict[str, Option] = {
     "overlay": Option(_choice("capability", "balance"), flag=False),
     "admin": Option(_admin),
     "admin_hosts": Option(_hosts, flag=False),
+    "wait_for": Option(_count),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),
     "capability": Option(_number(0.0, 1e8), flag=False),
+    "alpha": Option(_number(0.0, 1e4), flag=False),
+    "beta": Option(_number(0.0, 1e4), flag=False),
     "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
     "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
     "td": Option(_number(0.01, 3600.0, " s"), flag=False),

@@ -1,4 +1,10 @@
-"""Who is in the cluster, what to tell them and whom to dial: the machine of Overlays 3, Fig. 2, as a pure object."""
+"""Who is in the cluster, what to tell them and whom to dial.
+
+The states DISCOVERY, OTC and RUNTIME of Overlays 3, Fig. 2 are a label: they say for people and tests how far this broker is, and
+drive nothing. The paper dials when Td is over and sends messages when the tree stands. Here a broker is dialled as soon as it is
+heard of, its link takes part in the tree at once, and each link carries messages when both ends agree on it: a start would only
+be slower by Td otherwise.
+"""
 
 from __future__ import annotations
 

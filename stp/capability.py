@@ -1,4 +1,5 @@
-"""A broker's capability C = alpha*L + beta*M (Overlays 4.2.1, eq. 1; the "R" of MQTT-ST's text is M)."""
+"""A broker's capability C = alpha*L + beta*M (Overlays 4.2.1, eq. 1; the "R" of MQTT-ST's text is M), and how it follows what is
+available without making the root change places."""
 
 from __future__ import annotations
 
@@ -6,16 +7,20 @@ import math
 
 import psutil
 
-__all__ = ["capability", "measure"]
+__all__ = ["Damped", "capability", "measure"]
 
 _FALLBACK_GHZ = 1.0
 _MAX_CAPABILITY = 100_000_000.0
+
+BAND = 0.25
+"""part of the capability by which a measurement has to differ to count,"""
+LOOKS = 3
+"""and how many in a row have to: what a burst takes for a minute is no news, and brokers that are about equal stay in order."""
 
 
 def capability(cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 1.0, beta: float = 1.0) -> float:
     """C = alpha*L + beta*M with L = clock in GHz times cores and M = memory in GiB, rounded to 0.1.
 
-    The rounding makes equal machines tie in spite of a few kilobytes that their kernels keep; the lower address wins.
     Raises ValueError when the result is no number or negative.
     """
     value = alpha * cpu_ghz * cores + beta * memory_gib
@@ -25,9 +30,36 @@ def capability(cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 
 
 
 def measure(*, alpha: float = 1.0, beta: float = 1.0) -> float:
-    """This machine's capability. An unknown clock (virtual machines, some ARM boards) counts as 1 GHz."""
-    memory_gib = psutil.virtual_memory().total / 2**30
-    return capability(_clock_ghz(), psutil.cpu_count() or 1, memory_gib, alpha=alpha, beta=beta)
+    """This machine's capability: its cores at their highest clock, and the memory that is available now, in whole GiB from 4
+    on so that equal machines tie (the lower address wins). An unknown clock (virtual machines, some boards) counts as 1 GHz."""
+    memory_gib = psutil.virtual_memory().available / 2**30
+    return capability(_clock_ghz(), psutil.cpu_count() or 1, _coarse(memory_gib), alpha=alpha, beta=beta)
+
+
+class Damped:
+    """A capability that follows its measurements slowly."""
+
+    __slots__ = ("_off", "value")
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self._off = 0  # measurements in a row that were higher, or (below 0) lower
+
+    def take(self, measured: float) -> bool:
+        """Take a measurement; returns whether `value` is another one now: that measurement."""
+        if abs(measured - self.value) <= BAND * self.value:
+            self._off = 0
+            return False
+        higher = measured > self.value
+        self._off = max(self._off, 0) + 1 if higher else min(self._off, 0) - 1
+        if abs(self._off) < LOOKS:
+            return False
+        self.value, self._off = measured, 0
+        return True
+
+
+def _coarse(gib: float) -> float:
+    return float(round(gib)) if gib >= 4 else round(gib, 1)
 
 
 def _clock_ghz() -> float:

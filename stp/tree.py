@@ -150,6 +150,21 @@ class Tree:
             self._bump(now)
             self._reselect(now)
 
+    def set_capability(self, capability: float, now: float) -> None:
+        """What this broker can do has changed: it may be root no longer, or from now on. Raises ValueError as at the start."""
+        tenths = to_tenths(capability)
+        self._wake(now)
+        if self._retired_us or tenths == self._tenths:
+            return
+        self._tenths = tenths
+        self._own_vector = RootVector.of(self.own, capability)
+        if self._claims.parent is None:
+            self.root = self._own_vector
+            self._bump(now)
+        self._reselect(now)
+        self._update_ports(now)
+        self._announce_all(now)
+
     def bpdu_received(self, peer_id: bytes, bpdu: Bpdu, now: float) -> bool:
         """A neighbour's BPDU, in the order of sending. False if it was ignored because there is no such port."""
         port = self.ports.get(peer_id)

@@ -88,6 +88,7 @@ CLAIMS = (
         {"topics": 3, "broker": "mqttree-topic"},
         "broker",
         "mqttree-flood",
+        1.3,
     ),
     Claim(
         "Overlays 6.2",
@@ -98,6 +99,7 @@ CLAIMS = (
         {"topics": 60, "broker": "mqttree-topic"},
         "broker",
         "mqttree-flood",
+        1.3,
     ),
     Claim(
         "Overlays 6.2",

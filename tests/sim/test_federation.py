@@ -5,6 +5,7 @@ SEEDS=n runs n random schedules instead of the default, FIRST=k begins with seed
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -451,3 +452,29 @@ def test_random_schedules(pool: Pool, block: int) -> None:
     ]
     assert not bad, "\n".join(bad)
     assert sum(deliveries for _, _, deliveries in outcomes) > 10 * len(outcomes)
+
+
+@pytest.mark.parametrize("seed", (1, 2, 3))
+@pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
+def test_topology_changes_are_told_to_the_clients_of_every_broker(routing: str, seed: int) -> None:
+    """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its own clients, once."""
+    told: dict[int, list[tuple[str, int]]] = {}
+
+    def listen(scene: Scene) -> None:
+        for host in scene.hosts:
+            node, heard = host.running, told.setdefault(host.index, [])
+
+            def publish(topic: str, payload: bytes, *rest: Any, heard: Any = heard, inner: Any = node.publish_internal) -> None:
+                if topic == "$TC":
+                    change = json.loads(payload)
+                    heard.append((change["origin"], change["number"]))
+                inner(topic, payload, *rest)
+
+            node.publish_internal = publish  # type: ignore[method-assign]
+
+    scene = Scene(seed, 5, [(3.0, listen), (3.5, kill(0))], routing=routing)
+    scene.run()
+    found = [sorted(told[index]) for index in range(1, 5)]
+    assert found[0]
+    assert all(each == found[0] for each in found)
+    assert len(set(found[0])) == len(found[0])

@@ -457,6 +457,22 @@ def test_schedules_end_in_one_spanning_tree(first: int) -> None:
         schedule(seed).check_quiet()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_capabilities_that_change_end_in_one_tree_under_the_best(seed: int) -> None:
+    """Memory that is available comes and goes; old news of what a root could do must not live on."""
+    world = schedule(seed)
+    rng = random.Random(seed)
+    for _ in range(4):
+        living = [broker for broker in world.brokers.values() if broker.tree is not None]
+        for broker in rng.sample(living, min(len(living), rng.randint(1, 2))):
+            broker.capability = capability = round(rng.uniform(0.0, 12.0), 1)
+            world.do(broker, broker.boot, lambda tree, c=capability: tree.set_capability(c, world.now))
+        world.run(world.now + rng.choice([0.0, 0.05, 1.0]))
+    world.run(world.now + 9.0 + KEEPALIVE[1])
+    world.run(world.now + world.config.max_age_s + 4 * world.config.hello_s, world.converged)
+    world.check_quiet()
+
+
 SLOW_TIMERS = TreeConfig(hello_s=20.0, max_age_s=80.0, stall_s=200.0)
 
 

@@ -574,8 +574,35 @@ def unreadable() -> None:
 def test_capability_is_measured(monkeypatch: pytest.MonkeyPatch, frequency: object, expected: float) -> None:
     monkeypatch.setattr(psutil, "cpu_freq", frequency)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=4 * 2**30))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=4.2 * 2**30))
     assert capability_module.measure() == expected
+
+
+def test_what_is_available_is_followed_slowly() -> None:
+    """A burst moves nothing, and neither does what comes and goes: the root must not flap."""
+    damped = capability_module.Damped(20.0)
+    assert not any(damped.take(value) for value in (24.9, 15.1, 5.0, 5.0, 20.0, 40.0, 5.0, 40.0, 40.0, 25.0))
+    assert [damped.take(value) for value in (10.0, 9.0, 11.0)] == [False, False, True]
+    assert damped.value == 11.0
+    assert [damped.take(value) for value in (14.0, 14.0, 14.0, 9.0)] == [False, False, True, False]
+
+
+def test_weights_of_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1.26 * 2**30))
+    assert capability_module.measure(alpha=3.0, beta=10.0) == 19.0
+
+
+def test_a_root_that_can_do_less_is_root_no_longer() -> None:
+    hand = Hand("a", capability=5.0)
+    assert hand.tree.is_root
+    hand.tree.set_capability(0.5, hand.now)
+    hand.hear("a", RootVector.of(who("a"), 4.0))
+    assert hand.tree.parent == who("a").id
+    hand.tree.set_capability(9.0, hand.now)
+    assert hand.tree.is_root
+    assert hand.tree.root.capability == hand.tree.capability == 9.0
 
 
 def test_a_child_is_no_way_to_the_root() -> None:
