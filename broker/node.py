@@ -50,7 +50,7 @@ from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect, Will
-from broker.wire.properties import Property, encode_properties
+from broker.wire.properties import Property
 from routing.topics import split_shared
 
 if TYPE_CHECKING:
