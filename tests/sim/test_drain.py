@@ -175,7 +175,7 @@ def test_time_is_up() -> None:
     scene.strict = False
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
-    assert "time is up, left are 1 clients" in scene.drained(0) or "time is up, left are 2 clients" in scene.drained(0)
+    assert "time is up, left are 1 client," in scene.drained(0) or "time is up, left are 2 clients" in scene.drained(0)
 
 
 def test_sessions_stay_until_they_are_fetched() -> None:
