@@ -193,7 +193,7 @@ def test_sessions_stay_until_they_are_fetched() -> None:
     assert host.alive and host.running.drain is not None and host.running.drain.state == "sessions"
     scene.world.run(9.0)
     assert not host.alive
-    assert "1 sessions with" in scene.drained(0) and "left are" not in scene.drained(0)
+    assert "1 session with" in scene.drained(0) and "left are" not in scene.drained(0)
     assert scene.world.violations == []
 
 
