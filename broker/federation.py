@@ -378,6 +378,7 @@ class Federation:
                     self.membership.link_down(peer.id, now, peer.boot)
         if link.dialled and not was_up:
             self.membership.dial_failed(Address(*link.address), reason, now)
+        self.propagation.changed()
         self._settle(now)
 
     def link_left(self, link: Link, reason: int, now: float) -> None:

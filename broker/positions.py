@@ -3,6 +3,7 @@
 A subscription begins behind all numbers of each origin that have been at this broker (`Start.tops`). That says too little where
 the feed of an origin is not whole: what was published before may be anywhere. So the question to the origin (`broker.streams`)
 tells when these subscriptions began, and the answer says which number was the newest one then, ahead of all that is delivered.
+Who has confirmed the subscription has said that number then (`broker.propagation`), and is not asked.
 Times are told in the origin's clock: each answer says what it showed, some time between question and answer. With
 flooding nobody is asked: who replays messages to a neighbour says how old they are, and all behind that are told.
 
@@ -89,13 +90,17 @@ class Positions:
             return starts[-1]
         tops, unsettled = {}, set()
         highest = node.federation.repeats.highest
+        last_before = node.federation.propagation.last_before
         for key, window in relay.vector.items():
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
             if window is not relay.own:
-                highest[key] = max(highest.get(key, 0), top)
                 if stream is not None and stream.source is None:
-                    unsettled.add(key)
+                    if (last := last_before(key)) is None:
+                        unsettled.add(key)
+                    else:
+                        top = tops[key] = max(top, last)
+                highest[key] = max(highest.get(key, 0), top)
         start = Start(node.now, tops, unsettled, state)
         self._forget(node.now)
         starts.append(start)

@@ -11,7 +11,10 @@ more; two small records on each link. A client waits until each broker that mess
     gone: no link, and no way over links of others, leads there. What it publishes is asked for when it is back (streams.py)
 
     record TOLD   id of the broker, state of its listing (12 bytes), u32 number
-    record HEARD  id of the broker, u32 number, ids of the brokers that know
+    record HEARD  id of the broker, u32 number, brokers that know: (id, boot, u48 number of the last message published there)...
+
+What was published at a broker before it knew is not for the subscription, what was published later is: where messages of it
+may be under way in any order, the number says which is which (positions.py).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker.origin import origin_key
 from broker.rate import Rate
 from broker.records import HEARD, TOLD, Handler
 from broker.wire.errors import MalformedPacket
@@ -46,6 +50,9 @@ WAVES = 2000.0
 """a second that all brokers together send, about: each crosses every link of the tree twice, and a link takes so many records
 besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
 
+HEARS = 8 + 4 + 6
+"""bytes of a broker in HEARD."""
+
 Then = Callable[[float], None]
 
 
@@ -59,7 +66,7 @@ class Wave:
         self.number = number
         self.since = now
         self.waiting = set(waiting)
-        self.heard: set[bytes] = set()
+        self.heard: dict[bytes, int] = {}  # id and boot of a broker -> number of its last message
 
 
 class Propagation:
@@ -67,7 +74,8 @@ class Propagation:
 
     __slots__ = (
         "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
-        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_stale", "_timer", "_waiters", "_waves", "records",
+        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_since", "_stale", "_timer", "_told", "_waiters", "_waves",
+        "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -76,7 +84,8 @@ class Propagation:
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
         self._begins_until = node.now + WAIT if federation.enabled else 0.0
         self._posted = 0  # filters, ever
-        self._known: dict[bytes, tuple[int, int]] = {}  # broker -> boot, and how many of them it knows
+        # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
+        self._known: dict[bytes, tuple[int, int, float, int]] = {}
         self._confirmed = 0  # as many do all know that have to
         self._stale = True  # who has to may have changed
         self._covers = 0  # of as many does our wave tell
@@ -90,6 +99,8 @@ class Propagation:
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
         self._early_birds: list[tuple[list[str], Then]] = []  # who came before we had joined: filters, and what then
+        self._told: dict[bytes, tuple[float, int]] = {}  # while subscriptions are made: by origin, the end of `_known`
+        self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
         federation.listings.on_way.append(lambda broker_id, via: self.changed())
@@ -169,7 +180,18 @@ class Propagation:
 
     def _release(self, now: float) -> None:
         while self._waiters and self._all_know(self._waiters[0][1]):
-            self._waiters.popleft()[2](now)
+            until, _, then = self._waiters.popleft()
+            if not self._told:
+                self._told = {origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()}
+            self._since = until - WAIT
+            then(now)
+        self._told = {}
+
+    def last_before(self, key: bytes) -> int | None:
+        """Return the last number of an origin when it heard of the subscription that is being made, which is for what is behind
+        it; None when it has not said."""
+        told = self._told.get(key)
+        return told[1] if told is not None and told[0] >= self._since else None
 
     # ---------------------------------------------------------------- who has to know
 
@@ -188,8 +210,8 @@ class Propagation:
         self._stale = False
         least = self._posted
         for broker_id, boot in self._required().items():
-            known_boot, known = self._known.get(broker_id, (boot, 0))
-            least = min(least, known if known_boot == boot else 0)
+            known = self._known.get(broker_id)
+            least = min(least, known[1] if known is not None and known[0] == boot else 0)
         self._confirmed = least
 
     def _required(self) -> dict[bytes, int]:
@@ -273,7 +295,7 @@ class Propagation:
             return
         waiting = [other for other in self._links() if other is not link]
         if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
-            link.add_record(HEARD, broker + body[20:] + self._federation.own.id)
+            link.add_record(HEARD, broker + body[20:] + self._self())
             return
         if len(self._newest) > MAX_BROKERS:
             self._newest = {known: last for known, last in self._newest.items() if known in directory.listings}
@@ -283,11 +305,12 @@ class Propagation:
             other.add_record(TOLD, body)
 
     def _heard_received(self, link: Link, body: bytes, now: float) -> None:
-        if len(body) < 12 or (len(body) - 12) % 8 or len(body) > 12 + 8 * MAX_BROKERS:
+        if len(body) < 12 or (len(body) - 12) % HEARS or len(body) > 12 + HEARS * MAX_BROKERS:
             raise MalformedPacket("HEARD record has the wrong length")
         wave = self._waves.get(body[:8])
         if wave is not None and wave.number == int.from_bytes(body[8:12], "big") and link in wave.waiting:
-            wave.heard.update(body[at : at + 8] for at in range(12, len(body), 8))
+            for at in range(12, len(body), HEARS):
+                wave.heard[body[at : at + 12]] = int.from_bytes(body[at + 12 : at + HEARS], "big")
             self._answered(body[:8], wave, link, now)
 
     def _answered(self, broker: bytes, wave: Wave, link: Link, now: float) -> None:
@@ -297,8 +320,8 @@ class Propagation:
         del self._waves[broker]
         if wave.source is not None:
             if wave.source.state == "up":
-                who = sorted(wave.heard)[: MAX_BROKERS - 1]
-                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big") + b"".join((self._federation.own.id, *who)))
+                others = [who + top.to_bytes(6, "big") for who, top in sorted(wave.heard.items())[: MAX_BROKERS - 1]]
+                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big") + b"".join((self._self(), *others)))
             return
         self._note(wave.heard)
         if self._confirmed < self._covers:  # some were not reached
@@ -311,13 +334,18 @@ class Propagation:
         if not self._federation.listings.unsaid:
             self.told(now)
 
-    def _note(self, heard: set[bytes]) -> None:
+    def _self(self) -> bytes:
+        """This broker in HEARD."""
+        own = self._federation.own
+        return own.id + own.boot.to_bytes(4, "big") + self._federation.relay.own.top.to_bytes(6, "big")
+
+    def _note(self, heard: dict[bytes, int]) -> None:
         """All that our wave told of is known to these."""
         boots = self._required()
         self._known = {broker_id: known for broker_id, known in self._known.items() if broker_id in boots}
-        for broker_id in heard:
-            if broker_id in boots:
-                self._known[broker_id] = (boots[broker_id], self._covers)
+        for who, top in heard.items():
+            if who[:8] in boots:
+                self._known[who[:8]] = (int.from_bytes(who[8:], "big"), self._covers, self._node.now, top)
         self._count()
 
     def link_down(self, link: Link, now: float) -> None:

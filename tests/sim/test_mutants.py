@@ -13,6 +13,7 @@ import pytest
 from broker.fanout import Fanout
 from broker.moving import Moving
 from broker.propagation import Propagation
+from broker.repeats import Repeats
 from broker.session import Session
 from broker.streams import Streams
 from tests.sim import test_durability
@@ -42,17 +43,19 @@ def answers_at_once(patch: Patch) -> None:
 
 def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
     """What feeds held, and what origins answered, is delivered otherwise."""
-    release, publish = Streams._release, Fanout.publish
+    release, ways = Streams._release, {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)}
 
     def wrong(self: Streams, *arguments: Any) -> list[int]:
         found: list[Any] = []
-        patch.setattr(Fanout, "publish", lambda fanout, *rest: found.append(rest))
+        for owner, (name, call) in ways.items():
+            patch.setattr(owner, name, lambda *rest, call=call: found.append((call, rest)))
         try:
             return release(self, *arguments)
         finally:
-            patch.setattr(Fanout, "publish", publish)
-            for rest in change(found):
-                self.node.fanout.publish(*rest)
+            for owner, (name, call) in ways.items():
+                patch.setattr(owner, name, call)
+            for call, rest in change(found):
+                call(*rest)
 
     patch.setattr(Streams, "_release", wrong)
 

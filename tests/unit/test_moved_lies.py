@@ -50,7 +50,7 @@ class Holder:
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
             self.world.advance(PACE)
             for told in self.neighbour.records(TOLD):  # what the session wants here is known everywhere
-                self.neighbour.send(ping((HEARD, told[:8] + told[20:] + bid(101))))
+                self.neighbour.send(ping((HEARD, told[:8] + told[20:] + bid(101) + bytes((0, 0, 0, 1)) + bytes(6))))
             self.world.advance(0.2)
         self.written = copy_of(self.world.files)
         meanwhile(self.world)

@@ -27,16 +27,16 @@ def subscribe(client: FakeClient, topic_filter: str) -> None:
     client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0)]))
 
 
-def heard(told: bytes, *numbers: int) -> bytes:
+def heard(told: bytes, *numbers: int, boot: int = 1, own: bytes = b"") -> bytes:
     """What a neighbour answers: these brokers know."""
-    return told[:8] + told[20:] + b"".join(bid(number) for number in numbers)
+    return told[:8] + told[20:] + own + b"".join(bid(number) + boot.to_bytes(4, "big") + bytes(6) for number in numbers)
 
 
 def answer(neighbour: Neighbour) -> int:
     """The neighbour says that all behind it know; returns how often it was asked."""
     asked = neighbour.records(TOLD)
     for body in asked:
-        neighbour.send(ping((HEARD, heard(body, neighbour.number))))
+        neighbour.send(ping((HEARD, heard(body, neighbour.number, boot=neighbour.boot))))
     return len(asked)
 
 
@@ -159,10 +159,11 @@ def test_a_wave_does_not_go_round(world: World) -> None:
     assert two.records(TOLD) == three.records(TOLD) == [wave]
     for neighbour in (two, three):
         neighbour.send(ping((HEARD, heard(wave, neighbour.number))))
-    assert one.records(HEARD) == [heard(wave) + OWN + bid(102) + bid(103)]
+    own = OWN + (1000).to_bytes(4, "big") + bytes(6)
+    assert one.records(HEARD) == [heard(wave, 102, 103, own=own)]
     for neighbour in (two, three, one):
         neighbour.send(ping((TOLD, wave)))
-        assert neighbour.records(HEARD) == [heard(wave) + OWN]
+        assert neighbour.records(HEARD) == [heard(wave, own=own)]
     assert [neighbour.records(TOLD) for neighbour in neighbours] == [[], [], []]
 
 
@@ -289,7 +290,7 @@ def test_one_that_is_gone_is_not_waited_for(world: World) -> None:
     assert world.counters.subscriptions_unconfirmed == 0
 
 
-@pytest.mark.parametrize("body", (b"", b"x" * 11, b"x" * 13, b"x" * 12 + b"y" * (8 * 1024 + 8)))
+@pytest.mark.parametrize("body", (b"", b"x" * 11, b"x" * 13, b"x" * 12 + b"y" * (18 * 1024 + 18)))
 def test_what_cannot_be_read_costs_the_link(world: World, body: bytes) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
