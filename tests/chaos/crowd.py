@@ -71,14 +71,12 @@ class Subscriber:
         self.broker = broker
         self.group = group
         self.ear: Ear | None = None
-        self.ready = False
 
     async def come(self) -> None:
         """Connect and subscribe."""
         judge = self.crowd.judge
         hears = [number for number in judge.sent if self.group in (None, number % GROUPS)]
         ear = Ear(f"subscriber {self.number}", self.broker, {number: Receipt() for number in hears})
-        self.ready = False
 
         def lost() -> None:
             self.ear = None
@@ -88,6 +86,7 @@ class Subscriber:
         await connect(wire, self.crowd.ports[self.broker])
         wire.subscribe("chaos/#" if self.group is None else f"chaos/{self.group}/#", 2)
         assert await wire.subscribed == 2
+        judge.ready(ear)  # what is published anywhere after SUBACK
         self.ear = ear
 
 
@@ -140,13 +139,9 @@ class Crowd:
     async def check(self) -> dict[str, Any]:
         """Compare what was acknowledged by now with what came; the traffic goes on."""
         begin = time.monotonic()
-        new = [s for s in self.subscribers if not s.ready]
-        await self.until(lambda: all(s.ear is not None and s.ear.open() for s in new), f"{len(new)} subscribers hear everybody")
+        heard = "all subscribers hear everybody"
+        await self.until(lambda: all(s.ear is not None and s.ear.open() for s in self.subscribers), heard)
         opened = time.monotonic() - begin
-        for subscriber in new:
-            if subscriber.ear is not None:
-                self.judge.ready(subscriber.ear)
-                subscriber.ready = True
         await self.until(self.judge.begin, "a message acknowledged for each publisher")
         ears = [s.ear for s in self.subscribers if s.ear is not None]
         late: list[str] = []

@@ -144,7 +144,7 @@ class Judge:
                 if receipt is None or receipt.since < 0:
                     continue
                 owed = (index for index in sent.due if index >= receipt.since)
-                lacks = {index for index in owed if index in receipt.missing or index > receipt.last}
+                lacks = {index for index in owed if index in receipt.missing or not receipt.first <= index <= receipt.last}
                 if lacks:
                     late.append(self._lack("acknowledged and missing", ear, sent, lacks, receipt))
         return late

@@ -40,6 +40,11 @@ def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...]) -> None:
     assert "acknowledged and missing" in judge.compare([ear(judge, *came)])[0]
 
 
+def test_the_first_after_suback_is_owed(judge: Judge) -> None:
+    judge.begin()
+    assert "3, 0 to 2" in judge.compare([ear(judge, *range(3, 10))])[0]
+
+
 def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
     new = Ear("new", 1, {0: Receipt()})
     judge.ready(new)

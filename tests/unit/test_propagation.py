@@ -9,12 +9,13 @@ from broker.access import Access
 from broker.aclfile import parse_rules
 from broker.interest import LINGER
 from broker.listings import INTEREST, PACE
+from broker.origin import origin_key
 from broker.propagation import LOST, PAUSE_MOST, WAIT
 from broker.records import HEARD, TOLD
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.directory import Listing
 from tests.unit.journal_harness import Durable
-from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet
 
 
@@ -316,3 +317,24 @@ def test_who_looks_for_nobody_waits_for_nobody() -> None:
     client = world.connect("c")
     subscribe(client, "a")
     assert answered(client)
+
+
+@pytest.mark.parametrize("says", (True, False))
+def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) -> None:
+    """A feed that is being repaired may bring anything: the number of the origin's last message when it heard decides."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    key = origin_key(bid(101), 1)
+    neighbour.send(message(key=key, sequence=5))
+    client = world.connect("c")
+    subscribe(client, "a")
+    world.advance(PACE)
+    (told,) = neighbour.records(TOLD)
+    if says:
+        neighbour.send(ping((HEARD, heard(told) + bid(101) + (1).to_bytes(4, "big") + (7).to_bytes(6, "big"))))
+    world.advance(0 if says else WAIT)
+    assert answered(client)
+    start = world.session("c").subscriptions["a"].start
+    assert start is not None
+    assert start.tops[key] == (7 if says else 5)
+    assert (key in start.open) is not says
