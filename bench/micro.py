@@ -130,6 +130,10 @@ class _Sink:
         """Nothing comes."""
         return False
 
+    def unsent(self) -> int:
+        """Nothing waits."""
+        return 0
+
 
 def _fanout() -> Iterator[Case]:
     """Take a chunk from a publisher through the whole node to its subscribers' transports; ns per PUBLISH received."""

@@ -32,6 +32,9 @@ class Transport(Protocol):
         """Hand over some of what the peer has sent, if that can be done at once; return whether there may be more, which is
         handed over in the next turns. Never calls `Node.connection_lost` before it returns."""
 
+    def unsent(self) -> int:
+        """Return the bytes written that the peer's system has not taken yet, as far as that is known."""
+
 
 class Nowhere:
     """The transport of a connection that its peer has closed while a packet waited for an answer: what came before the end is
@@ -62,6 +65,10 @@ class Nowhere:
     def unread(self) -> bool:
         """Nothing comes."""
         return False
+
+    def unsent(self) -> int:
+        """Nobody takes anything."""
+        return 0
 
 
 class Owner(Protocol):
@@ -289,13 +296,13 @@ class Connection:
                 continue
             backlog.append(data)
             size += len(data)
-        kept = link is not None and limits.HOLD_LINK_BYTES < size <= limit and any(d[0] >> 4 == 3 and d[0] & 6 for d in outbox)
+        kept = link is not None and size > limits.HOLD_LINK_BYTES and any(d[0] >> 4 == 3 and d[0] & 7 for d in outbox)
         outbox.clear()
         self.backlog_bytes = size
         if link is not None:
-            if size > limit:
+            if size > limits.LINK_KEPT_BYTES:
                 link.overflowed()
-            elif kept:
+            if kept:
                 self.node.hold_publishers(self)
         elif size > 2 * limit:
             self.node.counters.slow_consumer_closed += 1

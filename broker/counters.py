@@ -116,6 +116,7 @@ class Counters:
     duplicate_id: int = 0
     topology_changes: int = 0
     log_trimmed: int = 0
+    log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
     turns_long: int = 0  # times that this broker did nothing else for more than 50 ms
     plugin_errors: int = 0

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
+from broker.absent import Absents
 from broker.admission import Admission, split_peer
 from broker.assignments import Assignments
 from broker.backpressure import Backpressure
@@ -22,6 +23,7 @@ from broker.drain import CLIENTS_AT
 from broker.effects import Datagram, Dial
 from broker.interest import Interest
 from broker.link import Link
+from broker.linkacks import LinkAcks
 from broker.listings import STATE, Listings
 from broker.moving import Moving
 from broker.overlays import Overlays
@@ -85,6 +87,8 @@ class Federation:
         self.positions = Positions(node)
         self.streams = Streams(node, self)
         self.relay = Relay(node, self, now)
+        self.acks = LinkAcks(self.relay, self)
+        self.absents = Absents(node, self)
         self.repair = Repair(self.relay, self)
         self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
@@ -362,6 +366,7 @@ class Federation:
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
+        self.acks.lost(link)
         self.repair.link_down(link)
         self.overlays.closed(link)
         self.listings.forwarding_changed(link, False)

@@ -33,8 +33,12 @@ HOLD_TIME = 0.5
 is `stalled` and holds back nobody until it has caught up (others must not suffer)."""
 
 LINK_BACKLOG_BYTES = 32 * 1024 * 1024
-"""bytes; waiting for a link. Beyond it the link leaves the live stream and is replayed from the log when it drained;
-QoS 0 messages of that time are dropped [dropped_link]."""
+"""bytes; waiting for a link. QoS 0 messages beyond it are dropped [dropped_link]."""
+
+LINK_KEPT_BYTES = 512 * 1024 * 1024
+"""bytes; waiting for a link, with QoS 1, QoS 2 and retained messages. Beyond it the link leaves the live stream and is replayed
+from the log when it drained. Publishers are held long before (HOLD_LINK_BYTES): what is beyond that was on its way, two messages
+of MAX_PACKET_SIZE, or is of brokers that do not hold theirs."""
 
 MAX_INFLIGHT = 1024
 """QoS 1 and 2 messages unacknowledged by a client that announced no Receive Maximum (3.1.1). Mosquitto says 20; more keeps
@@ -68,8 +72,8 @@ PIECES_BACKLOG = 1024 * 1024
 they are asked for again, and many who ask at once must not fill the memory, or keep what is new waiting for long."""
 
 HOLD_LINK_BYTES = 8 * 1024 * 1024
-"""bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back like above: a quarter of LINK_BACKLOG_BYTES, as
-what is on its way comes on top. QoS 0 is dropped there."""
+"""bytes waiting for a link from which on who publishes at QoS 1 or 2 is held back until all of them have gone out, as long as the
+link lives. What is on its way comes on top. Half a second's worth of 128 Mbit/s, so that a fast link never runs empty."""
 
 HOLD_PACE = 0.02
 """s between two different things that one broker tells another about whom to hold; the first goes at once."""
@@ -226,7 +230,32 @@ MAX_ARGON2_MEMORY = 1024 * 1024
 """KiB; a stored hash that takes more to check would be a mistake, or the end of the broker."""
 
 LOG_BYTES = 32 * 1024 * 1024
-"""bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed]."""
+"""bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed], but not before
+each neighbour that is linked has acknowledged them, or is not owed them."""
+
+HOLD_LOG_BYTES = 8 * 1024 * 1024
+"""bytes beyond LOG_BYTES, kept for neighbours that have not acknowledged them, from which on publishers are held back."""
+
+LOG_KEPT_BYTES = 512 * 1024 * 1024
+"""bytes of the log with what is kept for neighbours, as LINK_KEPT_BYTES and mostly the same bytes; of more the oldest are dropped
+[log_trimmed]. What a neighbour still needed of them is lost, said and counted [log_lost]."""
+
+PARTED_TIME = 5.0
+"""s for which the log is kept for a broker whose link broke, or that is back: by then it has found another way, and asked.
+Longer, but not for more than REPAIR_TIME, while it goes on asking."""
+
+ABSENT_BROKERS = 256
+ABSENT_FILTERS = 10_000
+ABSENT_RANGES = 4096
+ABSENT_TIME = 3600.0
+ABSENT_BACK = 5.0
+"""brokers that are away and for which it is counted what they lose; filters of one, more count as everything; ranges of numbers
+that are told apart, so that what it has got elsewhere does not count; s after which it is taken to stay away, and for which one
+that is back may say what it lacks."""
+
+REPAIR_TIME = 30.0
+"""s; for a neighbour to say what it has before the log keeps nothing for it: a repair takes less than one, but its records may
+come behind a large message on a slow link."""
 
 LOG_AGE = 120.0
 """s; messages older than this are not replayed: a broker that was away longer begins afresh."""
@@ -363,12 +392,12 @@ Larger: garbage [link_garbage]."""
 LINK_REQUESTS = 5000.0
 LINK_REQUESTS_PER_SECOND = 1000.0
 """units of work, a tenth of a millisecond each, that a neighbour may ask for by records at once and in a second: a record
-counts 1 and 1 for each 1,000 bytes, one that makes us go through tables 9 more, a walk through the log 1 more for each 2,000
-messages. Repairs need some hundred; beyond it the link is closed [link_garbage]."""
+counts 1 and 1 for each 1,000 bytes, one that makes us go through tables 9 more. Repairs need some hundred; beyond it the link is
+closed [link_garbage]. Walks through the log count 1 for each 2,000 entries by themselves, and wait when there is nothing left."""
 
 MAX_REPLAY = 4 * 32 * 1024 * 1024
-"""bytes of old messages that a neighbour may have replayed at once, four whole logs; one log more with every second. Who asks
-for more is closed [link_garbage], and may begin again where it is."""
+"""bytes of old messages that a neighbour may have replayed at once, four whole logs, or what there is the first time; one log
+more with every second. What is asked for beyond it waits so long."""
 
 PROXY_HEADER_BYTES = 4096
 """bytes of a PROXY header, addresses and all TLVs: balancers send some hundred. Longer: closed [proxy_garbage]."""

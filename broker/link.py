@@ -6,6 +6,7 @@ is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go b
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -14,10 +15,11 @@ from broker.choice import Choice, decode_choice
 from broker.connection import Connection
 from broker.fanout import topic_of
 from broker.handshake import LinkHandshake, Peer
+from broker.linkacks import MARK as ACK_MARK
 from broker.message import Message, encode_halves
 from broker.origin import LINK_ID, MARK, ORIGIN, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp, encode_for_links
 from broker.rate import Budget
-from broker.records import ORIGINS, PING, decode_records, encode_record, work
+from broker.records import ORIGINS, PING, REPLAYING, decode_records, encode_record, walk, work
 from broker.versions import LAST_KIND, OldOutbox
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -47,6 +49,8 @@ class Link:
         "_pings",
         "_records",
         "_sequence",
+        "_waiting",
+        "_walks",
         "_window_key",
         "address",
         "asked",
@@ -59,7 +63,12 @@ class Link:
         "gossiped",
         "handshake",
         "introductions",
+        "joining",
+        "kept_from",
+        "kept_since",
         "live",
+        "log_lost",
+        "marks",
         "next_hello",
         "opened",
         "peer",
@@ -68,9 +77,11 @@ class Link:
         "seen",
         "selective",
         "state",
+        "taken_at",
         "tell_at",
         "telling",
         "told",
+        "unsent",
         "upto",
         "version",
     )
@@ -99,6 +110,13 @@ class Link:
         self.fetching = 0  # others are asked for what it lacks and we have not
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
+        self.joining = False  # is going to join when it may have more replayed
+        self.kept_from: int | None = None  # position of the log from which on it is kept for the neighbour
+        self.kept_since = now
+        self.marks: deque[tuple[int, int]] = deque()  # (number, position) that the neighbour has not acknowledged
+        self.log_lost = 0  # messages that the log could not keep for it, not told yet
+        self.unsent = 0  # bytes that its system had not taken when we looked last,
+        self.taken_at = now  # and since when there was no progress
         self.gossiped = -1  # the membership's version that the neighbour knows
         self.next_hello = now
         self.rtt_ms: float | None = None
@@ -109,6 +127,8 @@ class Link:
         self._window_key = b""
         self._sequence = 0
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        self._waiting: dict[int, bytes] = {}  # records that make us go through the log, until we may again: the last of each kind
 
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
@@ -142,7 +162,8 @@ class Link:
         self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
 
     def send_mark(self, number: int) -> None:
-        """Ask the neighbour to say (`Retention.marked`) when it has handled what was sent up to here; `number`: below 2^31."""
+        """Ask the neighbour to say when it has handled what was sent up to here (`Retention.marked`, `LinkAcks.acknowledged`);
+        `number`: below 2^31."""
         self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
 
     def send_ping(self, now: float) -> None:
@@ -251,7 +272,7 @@ class Link:
             self._charge(kind, len(body), now)
             if kind == PING:
                 number = body[:4]
-            else:
+            elif kind not in REPLAYING or self._may_walk(kind, body, now):
                 self.federation.record_received(self, kind, body, now)
         self._send_control(b"\xd0" + bytes((len(number),)) + number)
 
@@ -262,20 +283,47 @@ class Link:
             ProtocolViolation: it asks for more than any broker needs.
         """
         self._budget.earn(now)
-        self._budget.left -= work(kind, size, len(self.federation.relay.log))
+        self._budget.left -= work(kind, size)
         if self._budget.left < 0:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
 
-    def asked_too_much(self, now: float) -> None:
-        """Close because the peer had too much replayed."""
-        if self.state == "up":
-            self.fail(ProtocolViolation("too much is asked for again", ReasonCode.QUOTA_EXCEEDED))
-            self.conn.abort("asked for too much")
+    def _may_walk(self, kind: int, body: bytes, now: float) -> bool:
+        """Whether we go through the log for a record now; else later, for the last one of its kind."""
+        self._walks.earn(now)
+        if self._walks.left > 0 and kind not in self._waiting:
+            self._walks.left -= walk(len(self.federation.relay.log))
+            return True
+        if not self._waiting:
+            self._walk_later(now)
+        self._waiting[kind] = body
+        return False
+
+    def _walk_later(self, now: float) -> None:
+        wait = max(0.0, -self._walks.left) / limits.LINK_REQUESTS_PER_SECOND
+        self.federation.node.schedule(now + wait + 0.001, self._walk)
+
+    def _walk(self, now: float) -> None:
+        if self.state != "up" or not self._waiting:
+            return
+        kind = next(iter(self._waiting))
+        body = self._waiting.pop(kind)
+        self._walks.earn(now)
+        self._walks.left -= walk(len(self.federation.relay.log))
+        if self._waiting:
+            self._walk_later(now)
+        try:
+            self.federation.record_received(self, kind, body, now)
+        except WireError as error:
+            self.fail(error)
 
     def _pingresp(self, payload: bytes, now: float) -> None:
         number = int.from_bytes(payload[:4], "big")
         if number & MARKED:
-            self.federation.retention.marked(self, number - MARKED, now)
+            number -= MARKED
+            if number & ACK_MARK:
+                self.federation.acks.acknowledged(self, number)
+            else:
+                self.federation.retention.marked(self, number, now)
             return
         sent = self._pings.pop(number, None)
         if sent is not None:

@@ -64,7 +64,7 @@ class Listings:
 
     __slots__ = (
         "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "arriving",
-        "directory", "gone", "on_way", "records",
+        "directory", "gone", "on_way", "on_went", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -72,6 +72,8 @@ class Listings:
         self.directory = Directory(federation.own.id, federation.own.boot)
         self.on_way: list[Callable[[bytes, bytes | None], None]] = []
         """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
+        self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []
+        """Called with the id of a broker that cannot be reached any more, and the keys of all that it had posted."""
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._receivers: dict[int, Receiver] = {}
@@ -201,6 +203,8 @@ class Listings:
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
                 case Went(broker_id, keys):
+                    for went in self.on_went:
+                        went(broker_id, keys)
                     self.gone = broker_id
                     for key in keys:
                         self._tell(broker_id, key, None)
@@ -270,7 +274,7 @@ class Listings:
         if kind & LIVE and not (link.live or on_overlay):
             return False
         waiting = link.conn.backlog_bytes if kind & BEHIND else 0
-        most = limits.PIECES_BACKLOG if len(message) > SHORT else max(limits.LINK_BACKLOG_BYTES, limits.PIECES_BACKLOG)
+        most = limits.PIECES_BACKLOG if len(message) > SHORT else max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG)
         if waiting > most:
             self._federation.count("routed_dropped")
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from broker import limits
 from broker.choice import CHOSEN, Choice, decode_choice
@@ -30,6 +30,9 @@ from broker.wire.errors import MalformedPacket
 from broker.wire.properties import decode_properties
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import valid_topic_name
+
+NEVER = 1 << 62
+"""bytes; a position that no log reaches."""
 
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
@@ -124,15 +127,32 @@ class Entry:
 
 
 class MessageLog:
-    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries."""
+    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries.
 
-    __slots__ = ("_bytes", "_counters", "_entries", "_limit", "looked_at")
+    What is behind `floor` is not dropped before neighbours have it (`broker.linkacks`), up to LOG_KEPT_BYTES. Positions count
+    the bytes that the log has taken.
+    """
+
+    __slots__ = (
+        "_bytes", "_counters", "_entries", "_limit", "begin", "dropped", "floor", "full", "looked_at", "lost", "pressed", "warn",
+    )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         self._counters = counters
         self._limit = limit
+        self.begin = 0
+        """Position of the oldest entry."""
+        self.floor = NEVER
+        """Position from which on neighbours may lack entries,"""
+        self.warn = NEVER
+        """and from which on they are asked for acknowledgements when it is dropped."""
+        self.pressed: Callable[[], None] = _nothing
+        self.full: Callable[[], None] = _nothing
+        self.lost: Callable[[Entry, int], None] = _nobody
+        self.dropped: Callable[[Entry, int], None] | None = None
+        """Called with each entry that goes, and its position."""
         self.looked_at = 0
         """entries that the last call of `those` went through"""
 
@@ -144,23 +164,64 @@ class MessageLog:
         """Bytes of all entries."""
         return self._bytes
 
+    @property
+    def end(self) -> int:
+        """Position of the next entry."""
+        return self.begin + self._bytes
+
+    @property
+    def owed(self) -> int:
+        """Bytes that neighbours may lack."""
+        return self.begin + self._bytes - self.floor
+
     def append(self, entry: Entry) -> None:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)
-        self._bytes += entry.size
-        while self._bytes > self._limit and len(self._entries) > 1:
-            self._bytes -= self._entries.popleft().size
-            self._counters.log_trimmed += 1
+        self._bytes = size = self._bytes + entry.size
+        if size > self._limit and not self.trim() and self.owed > self._limit + limits.HOLD_LOG_BYTES:
+            self.full()
+
+    def trim(self) -> bool:
+        """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""
+        entries, dropped, floor = self._entries, self.dropped, self.floor
+        size, begin, gone = self._bytes, self.begin, 0
+        enough = self._limit - (self._limit >> 9)
+        while size > enough and len(entries) > 1:
+            entry = entries[0]
+            length = entry.size
+            if begin + length > floor:
+                if size <= limits.LOG_KEPT_BYTES:
+                    break
+                self.lost(entry, begin)
+            if dropped is not None:
+                dropped(entry, begin)
+            del entries[0]
+            size -= length
+            begin += length
+            gone += 1
+        self._bytes, self.begin = size, begin
+        self._counters.log_trimmed += gone
+        if begin >= self.warn:
+            self.pressed()
+        return size <= self._limit
 
     def all(self) -> list[Entry]:
         """Return each entry, the oldest first."""
         return list(self._entries)
 
     def forget_old(self, now: float) -> None:
-        """Drop what is older than LOG_AGE."""
+        """Drop what is older than LOG_AGE and what no neighbour may lack."""
         entries = self._entries
-        while entries and entries[0].at + limits.LOG_AGE < now:
-            self._bytes -= entries.popleft().size
+        while entries and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
+            entry = entries.popleft()
+            if self.dropped is not None:
+                self.dropped(entry, self.begin)
+            self._bytes -= entry.size
+            self.begin += entry.size
+
+    def old(self, now: float) -> bool:
+        """Whether the oldest entry is there only because a neighbour may lack it."""
+        return bool(self._entries) and self._entries[0].at + limits.LOG_AGE < now
 
     def missed(self, seen: Vector, now: float) -> list[Entry]:
         """Return what a neighbour with `seen` lacks, in the order of each origin; nothing of origins that it does not know.
@@ -210,6 +271,14 @@ class MessageLog:
             ordered.setdefault(entry.key, []).append(entry)
         turns = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in ordered.items()}
         return [next(turns[entry.key]) for entry in found]
+
+
+def _nothing() -> None:
+    """Nobody has to acknowledge anything."""
+
+
+def _nobody(entry: Entry, position: int) -> None:
+    """Nobody lacks it."""
 
 
 def choice_of(packet: bytes) -> Choice | None:

@@ -521,14 +521,15 @@ class Node:
     # ---------------------------------------------------------------- backpressure
 
     def hold_publishers(self, slow: Connection) -> None:
-        """Do not read the present publisher until `slow` has caught up, or for HOLD_TIME without progress.
+        """Do not read the present publisher until `slow` has caught up; a client for HOLD_TIME without progress, a link as long
+        as it lives (`LinkAcks` closes one that takes nothing).
 
         The present publisher is right only while a driver flushes after every read as long as `paused` is not 0.
         """
         source = self.current
         if source is None or source is slow or slow.stalled:
             return
-        if slow not in self._holding:
+        if slow not in self._holding and slow not in self.links_by_connection:
             slow.waiting_since = self.now
             self._watch_hold(slow)
         self.hold(source, slow)

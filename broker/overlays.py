@@ -220,6 +220,7 @@ class Overlays:
         peer = link.peer
         if self.enabled and peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
             self.open[peer.id] = link
+            self._federation.acks.keep(link, self._federation.relay.log.end)
             self._post(peer.id, self._cost(link))
             self._tell_relay()
 
@@ -228,6 +229,8 @@ class Overlays:
         peer = link.peer
         if peer is not None and self.open.get(peer.id) is link:
             del self.open[peer.id]
+            if not link.forwarding:
+                self._federation.acks.free(link)
             self._graph.post(self._federation.own.id, peer.id, None)
             self._federation.listings.withdraw(LINK + peer.id)
             self._broken.add(link)

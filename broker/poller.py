@@ -320,6 +320,10 @@ class Stream:
             out[0] = memoryview(out[0])[size:]
         return size > 0
 
+    def unsent(self) -> int:
+        """Return the bytes that the peer's system has not taken yet."""
+        return self._out_size + (unacknowledged(self.number) if self.state != GONE else 0)
+
     # ---------------------------------------------------------------- end
 
     def close(self) -> None:
@@ -444,5 +448,15 @@ def in_kernel(number: int) -> int:
     try:
         fcntl.ioctl(number, termios.FIONREAD, size)
     except (OSError, ValueError):  # it is closed
+        return 0
+    return size[0]
+
+
+def unacknowledged(number: int) -> int:
+    """Return how many bytes sent on the socket with this file number the peer's system has not acknowledged."""
+    size = array("i", [0])
+    try:
+        fcntl.ioctl(number, termios.TIOCOUTQ, size)
+    except (OSError, ValueError):  # it is closed, or cannot say
         return 0
     return size[0]

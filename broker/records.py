@@ -55,13 +55,15 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
     return records
 
 
-def work(kind: int, size: int, kept: int) -> float:
-    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS; `kept`: messages logged."""
+def work(kind: int, size: int) -> float:
+    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS; REPLAYING: and a `walk`."""
+    if kind == ROUTED:  # most of it is passed on, or is messages, which cost no more than in a PUBLISH
+        return 0.1 + size / 500_000
     if kind in PACED:
         return 0.1 + size / 50_000
-    units = 1.0 + size // 1000
-    if kind in COSTLY:
-        units += 9
-    if kind in REPLAYING:
-        units += kept // 2000
-    return units
+    return 1.0 + size // 1000 + (9 if kind in COSTLY else 0)
+
+
+def walk(kept: int) -> float:
+    """Return what it costs to go through a log of so many entries, in the same units."""
+    return 1.0 + kept / 2000

@@ -403,6 +403,8 @@ class Relay:
             self.node.federated = True
         elif self._alone_since + ALONE < now:
             self.node.federated = False
+        self.federation.acks.tick(now)
+        self.federation.absents.tick(now)
         self.log.forget_old(now)
         for link in self.federation.links.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)

@@ -18,6 +18,7 @@ from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
 if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.link import Link
+    from broker.log import Entry
     from broker.relay import Relay
 
 FETCH_TIME = 0.5
@@ -43,6 +44,7 @@ class Repair:
             WANT: self.want_received,
             DONE: self.done_received,
         }
+        self._late: dict[Link, Callable[[float], None]] = {}  # what answers a WANT when there may be more replayed
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
 
     # ---------------------------------------------------------------- the tree's word
@@ -51,6 +53,7 @@ class Repair:
         """Take the tree's word that a link forwards, or that it does not."""
         link.forwarding = forwarding
         if forwarding:
+            self.federation.acks.keep(link, self.relay.log.begin)
             self.send_seen(link)
             if link.seen is not None:
                 self._prepare(link, now)
@@ -59,6 +62,8 @@ class Repair:
         else:
             self.relay.leave(link)
             link.seen = None
+            if link.peer is None or self.federation.overlays.open.get(link.peer.id) is not link:
+                self.federation.acks.free(link)
 
     def send_seen(self, link: Link) -> None:
         """Tell a neighbour what has been here."""
@@ -94,6 +99,8 @@ class Repair:
         link.asked = False
         if self.node.drain is not None:
             self.node.drain.seen(link, seen, now)
+        if link.peer is not None:
+            self.federation.absents.seen(link.peer.id, seen)
         if link.live:
             return  # asked for twice; the stream to it has been whole since it joined
         link.seen = seen
@@ -161,22 +168,40 @@ class Repair:
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then let it into the live stream."""
         assert link.seen is not None
+        entries = self._lacking(link, link.seen, now)
+        if wait := self._too_soon(link, entries):
+            if not link.joining:
+                link.joining = True
+                self.node.schedule(now + wait, lambda at: self._join_late(link, at))
+            return
         self.federation.streams.entering(link)
-        self._replay(link, link.seen, self.federation.interest.wanted_behind(link), now)
+        self._replay(link, entries, now)
         link.seen = None
         self.relay.enter(link)
 
-    def _replay(self, link: Link, seen: Vector, wanted: Callable[[bytes], bool], now: float) -> None:
-        entries = self.relay.log.missed(seen, now)
+    def _join_late(self, link: Link, now: float) -> None:
+        link.joining = False
+        if link.seen is not None and link.forwarding and not link.behind and link.state == "up":
+            self._join(link, now)
+            self.federation.hurry(now)
+
+    def _lacking(self, link: Link, seen: Vector, now: float) -> list[Entry]:
+        """Return what somebody behind a link lacks and wants."""
+        wanted, chosen = self.federation.interest.wanted_behind(link), self.federation.sharing.chosen_behind
+        return [e for e in self.relay.log.missed(seen, now) if e.retain or wanted(e.topic) or chosen(link, e)]
+
+    def _too_soon(self, link: Link, entries: list[Entry]) -> float:
+        """Return s that a replay has to wait: who asks again and again costs us no more than MAX_REPLAY. 0: it may begin."""
+        size = sum(entry.size for entry in entries)
+        if not link.replayed or link.replayed + size <= limits.MAX_REPLAY:
+            return 0.0
+        return min(link.replayed, link.replayed + size - limits.MAX_REPLAY) / limits.LOG_BYTES + 1.0
+
+    def _replay(self, link: Link, entries: list[Entry], now: float) -> None:
         self.federation.positions.tell_ages(link, entries, now)
         for entry in entries:
-            if not (entry.retain or wanted(entry.topic) or self.federation.sharing.chosen_behind(link, entry)):
-                continue
             data = entry.data(now)
             link.replayed += len(data)
-            if link.replayed > limits.MAX_REPLAY:
-                self.node.schedule(now, link.asked_too_much)  # not from here: we may be in the middle of another link's packet
-                return
             link.conn.send(data)
             self.node.counters.replayed += entry.count
             self.node.counters.link_bytes_data += len(data)
@@ -222,11 +247,23 @@ class Repair:
         wanted = decode_vector(body[4:], now)
 
         def answer(at: float) -> None:
-            if link.state == "up":
-                self._replay(link, wanted, self.federation.interest.wanted_behind(link), at)
-                link.send_behind(DONE, number)
+            if link.state != "up":
+                return
+            entries = self._lacking(link, wanted, at)
+            if wait := self._too_soon(link, entries):
+                late = link not in self._late
+                self._late[link] = answer  # of several the last
+                if late:
+                    self.node.schedule(at + wait, lambda when: self._answer_late(link, when))
+                return
+            self._replay(link, entries, at)
+            link.send_behind(DONE, number)
 
         self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
+
+    def _answer_late(self, link: Link, now: float) -> None:
+        answer = self._late.pop(link)
+        answer(now)
 
     def _want(self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float) -> None:
         self.federation.listings.settle(now)  # who is new behind this link is told first

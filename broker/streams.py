@@ -359,6 +359,7 @@ class Streams:
             below = high
             if low <= top:
                 lacks.append((low, min(high, top)))
+        self.federation.absents.lacks(sender, key, lacks)
         wanted = self.federation.interest.wanted_by(sender)
         parts: list[bytes] = []
         size = 0
@@ -378,6 +379,7 @@ class Streams:
         data = positions + b"".join(parts)
         self._budget.left -= 1 + (looked + (relay.log.looked_at if lacks else 0)) / 2000 + size / 50_000
         more = more or len(data) > SMALL
+        self.federation.acks.asked(sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             flags = (index == count - 1) | more << 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker import limits
 from broker.connection import Connection
-from broker.poller import HIGH_WATER, Poller, in_kernel
+from broker.poller import HIGH_WATER, Poller, in_kernel, unacknowledged
 from broker.proxy import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
@@ -216,6 +216,12 @@ class StreamProtocol(asyncio.Protocol):
         turn of the loop."""
         first, self._asked = not self._asked, True
         return not self.transport.is_closing() and (first or kernel_holds(self.transport))
+
+    def unsent(self) -> int:
+        """Return the bytes that the peer's system has not taken yet; of TLS, as it goes over the wire."""
+        sock = self.transport.get_extra_info("socket")
+        number = -1 if sock is None else sock.fileno()
+        return self.transport.get_write_buffer_size() + (unacknowledged(number) if number >= 0 else 0)
 
 
 class Lingering(asyncio.Protocol):

@@ -297,6 +297,10 @@ class WebSocketProtocol(asyncio.Protocol):
         first, self._asked = not self._asked, True
         return not (self._closing or self.transport.is_closing()) and (first or kernel_holds(self.transport))
 
+    def unsent(self) -> int:
+        """Return the bytes that the system has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
 
 class AdapterTransport:
     """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for it.
@@ -425,3 +429,7 @@ class AdapterTransport:
         """Say whether there may be more: only the adapter knows, and it gets one look's time."""
         first, self._asked = not self._asked, True
         return first
+
+    def unsent(self) -> int:
+        """Return the bytes that the writer has not taken yet."""
+        return self._size

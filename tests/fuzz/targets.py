@@ -174,6 +174,9 @@ class _Transport:
 
     resume_reading = pause_reading
 
+    def unsent(self) -> int:
+        return 0
+
 
 class _Admin:
     def __init__(self) -> None:

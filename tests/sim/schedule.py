@@ -264,9 +264,9 @@ class Schedule:
     def run(self) -> Result:
         """Play it, heal everything, wait for quiet, probe, check."""
         world = self.world
-        saved = limits.LINK_BACKLOG_BYTES
+        saved = limits.LINK_BACKLOG_BYTES, limits.LINK_KEPT_BYTES
         if self.small:
-            limits.LINK_BACKLOG_BYTES = 32 * 1024
+            limits.LINK_BACKLOG_BYTES = limits.LINK_KEPT_BYTES = 32 * 1024
         try:
             self.build()
             self.traffic()
@@ -276,7 +276,7 @@ class Schedule:
         except Exception:  # in a client, the network or a checker; what a node raises is caught at its host
             world.violation("simulation", traceback.format_exc(limit=-6))
         finally:
-            limits.LINK_BACKLOG_BYTES = saved
+            limits.LINK_BACKLOG_BYTES, limits.LINK_KEPT_BYTES = saved
         return self._result()
 
     def _end(self) -> None:

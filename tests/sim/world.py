@@ -54,7 +54,7 @@ class End:
         self.conn: Connection | None = None
         self.peer: End = self
         self.state = "open"
-        self.buffer: deque[bytes] = deque()  # written and not sent
+        self.buffer: deque[bytes | memoryview] = deque()  # written and not sent
         self.size = 0
         self.flying = 0  # bytes under way to the peer or unread there
         self.free_at = 0.0
@@ -102,6 +102,9 @@ class End:
     def unread(self) -> bool:
         return bool(self.inbox) and self.state == "open"
 
+    def unsent(self) -> int:
+        return self.size + self.flying
+
     # ---- the wire
 
     def drop(self, reset: bool) -> None:
@@ -140,12 +143,13 @@ class End:
             size = len(data)
             if size > 1 and (size > 16384 or world.rng.random() < world.cutting):
                 cut = 1 + int(world.rng.random() * min(size - 1, 16384))
-                buffer.appendleft(data[cut:])
-                data = data[:cut]
+                view = memoryview(data)
+                buffer.appendleft(view[cut:])
+                data = view[:cut]
                 size = cut
             self.size -= size
             self.flying += size
-            self._fly(data)
+            self._fly(bytes(data))
         if self.state == "closing" and not self.buffer:
             self._fly(None)
             self.state = "closed"
@@ -163,9 +167,13 @@ class End:
 
     def _fly(self, data: bytes | None) -> None:
         world = self.world
-        free_at = self.free_at if self.free_at > world.now else world.now
-        if data:
-            free_at += len(data) / world.rate
+        line = world.lines.get((self.host.index, self.peer.host.index)) if self.host and self.peer.host else None
+        if line is not None:  # all streams share it
+            free_at = line.free_at = max(line.free_at, world.now) + len(data or b"") / line.rate
+        else:
+            free_at = self.free_at if self.free_at > world.now else world.now
+            if data:
+                free_at += len(data) / world.rate
         self.free_at = free_at
         arrival = free_at + world.latency(self.host, self.peer.host)
         if arrival > self.last_arrival:
@@ -230,6 +238,14 @@ class End:
                 self.host.receive(self.conn, data)
             if peer.state == "closing" or peer.buffer or peer.paused:
                 world.after(0.0, peer.pump)
+
+
+class Line:
+    """One direction between two hosts that takes so many bytes a second of all streams together."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.free_at = 0.0
 
 
 class Host:
@@ -426,6 +442,7 @@ class World:
         self.high_water = rng.choice((4096, 65536, 262144))
         self.window = rng.choice((8192, 65536))
         self.loss = rng.choice((0.0, 0.05, 0.3))
+        self.lines: dict[tuple[int, int], Line] = {}
         self._base: dict[tuple[int, int], float] = {}
         self._side: dict[int, int] = {}
         self.blocked: set[tuple[int, int]] = set()
@@ -527,6 +544,10 @@ class World:
         self._side = {index: number for number, group in enumerate(groups, 1) for index in group}
         self.say(f"partition {self._side}")
         self._heal_streams()
+
+    def limit_rate(self, a: int, b: int, rate: float) -> None:
+        """Let so many bytes a second pass from one host to another, and as many back."""
+        self.lines[a, b], self.lines[b, a] = Line(rate), Line(rate)
 
     def block(self, a: int, b: int) -> None:
         self.blocked.add((min(a, b), max(a, b)))

@@ -75,6 +75,9 @@ class FakeTransport:
             self.conn.receive(self.early.pop(0), self.conn.node.now)
         return bool(self.early)
 
+    def unsent(self) -> int:
+        return len(self.written)
+
 
 class World:
     """The node, the time, the clients. Every step ends with everything flushed."""

@@ -114,7 +114,7 @@ def test_messages_to_one_broker_do_not_fill_the_memory(monkeypatch: pytest.Monke
     slow.child()
     fast.child()
     known(world, slow)
-    monkeypatch.setattr(limits, "LINK_BACKLOG_BYTES", 50_000)
+    monkeypatch.setattr(limits, "LINK_KEPT_BYTES", 50_000)
     monkeypatch.setattr(limits, "PIECES_BACKLOG", 10_000)
     slow.transport.capacity = 0
     record = (ROUTED, bid(101) + b"somebody" + bytes((0, PART)) + bytes(500))

@@ -63,6 +63,9 @@ class Socket:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def unsent(self) -> int:
+        return 0
+
 
 class Scene:
     def __init__(self) -> None:

@@ -150,6 +150,9 @@ class Socket:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def unsent(self) -> int:
+        return 0
+
 
 class Page:
     """A page's connection to a broker."""

@@ -1,0 +1,193 @@
+"""What each neighbour has acknowledged of the replay log, and who waits while the log is full of the rest (decision 27).
+
+A position is the number of bytes that the log had taken before an entry. A link keeps the log from the position up to which its
+neighbour is known to have everything. To find out, a mark (a PINGREQ with a number of its own) is sent behind the messages of the
+link; the PINGRESP with that number says that all of them have arrived. Marks are sent only when the log is about to drop what
+nobody has acknowledged, every 16 MiB or so: messages cost nothing more.
+
+    link: not keeping -(forwards, or a way of topics leads over it)-> keeping from a position -(mark acknowledged)-> a later one
+    log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held -(they lack LOG_BYTES at most)-> room
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.log import NEVER
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.link import Link
+    from broker.log import Entry
+    from broker.relay import Relay
+
+MARK = 1 << 30
+"""Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
+
+AHEAD = limits.LOG_BYTES // 2
+"""bytes; marks are sent so long before the log would drop what is not acknowledged: more than a round trip brings."""
+
+STEP = 1024 * 1024
+"""bytes of the log between two marks on one link at least."""
+
+
+class LinkAcks:
+    """Which part of the log each link still needs."""
+
+    __slots__ = ("_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
+
+    def __init__(self, relay: Relay, federation: Federation) -> None:
+        self._node = relay.node
+        self._federation = federation
+        self._log = relay.log
+        self._log.pressed = self._pressed
+        self._log.full = self._full
+        self._log.lost = self._lost
+        self._keeping: list[Link] = []
+        self._parted: dict[bytes, tuple[int, float, float]] = {}  # brokers that are about to ask: position, until when, at most
+        self._number = 0
+        self._holding = False
+
+    # ---------------------------------------------------------------- who needs what
+
+    def keep(self, link: Link, position: int) -> None:
+        """Keep the log from `position` on until the neighbour has it, or the link does not lead there any more."""
+        if link.kept_from is None:
+            link.kept_from = position
+            link.kept_since = self._node.now
+            self._keeping.append(link)
+        elif position < link.kept_from:
+            link.kept_from = position
+            link.kept_since = self._node.now
+        self._settle()
+
+    def free(self, link: Link) -> None:
+        """Keep nothing for a link any more."""
+        if link.kept_from is not None:
+            link.kept_from = None
+            link.marks.clear()
+            self._keeping.remove(link)
+            self._settle()
+
+    def lost(self, link: Link) -> None:
+        """A link is gone. Its neighbour may be on its way back, or have another one, and asks for what it has not got."""
+        if link.kept_from is not None and link.peer is not None:
+            self.part(link.peer.id, link.kept_from)
+        self.free(link)
+
+    def part(self, broker_id: bytes, position: int) -> None:
+        """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
+        if len(self._parted) < limits.ABSENT_BROKERS:
+            patience = limits.PARTED_TIME if self._federation.streams.active else 0.0  # who floods asks its next neighbour
+            now = self._node.now
+            self._parted[broker_id] = (position, now + patience, now + limits.REPAIR_TIME)
+            self._settle()
+
+    def asked(self, broker_id: bytes, more: bool) -> None:
+        """A broker has asked for what it lacks; `more`: it has not got all of it yet."""
+        known = self._parted.get(broker_id)
+        if known is not None and more:
+            self._parted[broker_id] = (known[0], min(self._node.now + limits.PARTED_TIME, known[2]), known[2])
+        elif known is not None:
+            self.parted(broker_id)
+
+    def parted(self, broker_id: bytes) -> int:
+        """Keep the log for a broker no longer; return from where on it may lack messages."""
+        found = self._parted.pop(broker_id, None)
+        self._settle()
+        return self._log.begin if found is None else found[0]
+
+    def _settle(self) -> None:
+        """Tell the log up to where it is free to drop, and let publishers go on if that made room."""
+        log = self._log
+        log.floor = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
+        if self._parted:
+            log.floor = min(log.floor, *(position for position, _, _ in self._parted.values()))
+        log.warn = max(log.begin, log.floor - AHEAD) if self._keeping else NEVER
+        if log.size > limits.LOG_BYTES:
+            log.trim()
+        if self._holding and log.owed <= limits.LOG_BYTES:
+            self._holding = False
+            self._node.release_publishers(self)
+
+    # ---------------------------------------------------------------- marks
+
+    def _pressed(self) -> None:
+        """The log is about to drop what is not acknowledged: ask for acknowledgements."""
+        log = self._log
+        log.warn = log.begin + STEP
+        for link in self._keeping:
+            self._mark(link)
+
+    def _mark(self, link: Link) -> None:
+        end = self._log.end
+        assert link.kept_from is not None
+        last = link.marks[-1][1] if link.marks else link.kept_from
+        # A link that is about to be repaired has not been sent everything.
+        if (link.live or not link.forwarding) and link.state == "up" and (last + STEP <= end or (last < end and not link.marks)):
+            self._number = self._number + 1 & MARK - 1
+            link.marks.append((MARK | self._number, end))
+            link.send_mark(MARK | self._number)
+
+    def acknowledged(self, link: Link, number: int) -> None:
+        """Take a neighbour's answer to a mark: it has all that was sent before."""
+        if link.kept_from is None or all(number != known for known, _ in link.marks):
+            return
+        while link.marks:
+            known, position = link.marks.popleft()
+            if known == number:
+                break
+        link.kept_from = max(link.kept_from, position)
+        self._settle()
+
+    # ---------------------------------------------------------------- limits
+
+    def _full(self) -> None:
+        """Have publishers wait: the log has no room but for what neighbours may lack."""
+        self._pressed()
+        self._holding = True
+        self._node.hold_publisher(self)
+
+    def _lost(self, entry: Entry, position: int) -> None:
+        """Count what is dropped although a link in repair needs it. What a live link needs waits in its own queue."""
+        for link in self._keeping:
+            waits = link.behind or (link.forwarding and not link.live)
+            if not waits or link.kept_from is None or link.kept_from > position:
+                continue
+            window = None if link.seen is None else link.seen.get(entry.key)
+            if window is not None and not any(window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)):
+                continue
+            if entry.retain or self._federation.interest.wanted_behind(link)(entry.topic):
+                link.log_lost += entry.count
+                self._node.counters.log_lost += entry.count
+
+    def tick(self, now: float) -> None:
+        """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was lost."""
+        for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
+            self.parted(broker_id)
+        timeout = self._federation.config.link_timeout
+        for link in list(self._keeping):
+            if link.log_lost:
+                self._tell(link)
+            if link.forwarding and not link.live and not link.behind and now - link.kept_since > limits.REPAIR_TIME:
+                self.free(link)  # it does not say what it has, and nobody waits for that for ever
+            conn = link.conn
+            if not (conn.backlog or conn.paused):
+                link.taken_at = now
+                continue
+            left = conn.transport.unsent()
+            if left != link.unsent or conn.waiting_since > link.taken_at:
+                link.unsent = left
+                link.taken_at = now
+            elif now - link.taken_at > 2 * timeout:
+                self._federation.count("link_timeouts")
+                self._federation.log("warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed")
+                conn.abort("takes nothing")
+        if self._keeping and self._log.old(now):
+            self._pressed()
+
+    def _tell(self, link: Link) -> None:
+        lost, link.log_lost = link.log_lost, 0
+        why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
+        self._federation.log("warning", f"link to {link.title}: {lost} messages for it are lost, as {why}")

@@ -1,0 +1,96 @@
+"""Links slower than who publishes, messages larger than what may wait: nothing acknowledged is lost, and control gets through."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import limits
+from tests.sim.clients import SimClient
+from tests.sim.test_federation import Event, Scene, part
+
+MBIT = 125_000.0
+"""bytes/s"""
+MB = 1_000_000
+
+
+class SlowLink(Scene):
+    """A chain of brokers, of which the last link is slow, and publishers at its beginning who send as fast as they are read."""
+
+    def __init__(self, seed: int, brokers: int, rate: float, count: int, size: int, events: list[Event], **config: str) -> None:
+        """`rate`: of the slow link, bytes/s; `count` messages of `size` bytes from each of two publishers, at QoS 1 and 2."""
+        super().__init__(seed, brokers, events, **config)
+        world = self.world
+        world.rate, world.window, world.high_water, world.cutting = 1.25e8, 1 << 20, 1 << 18, 0.0
+        self.rate, self.each, self.size = rate, count, size
+        self.apart = [(a, b) for b in range(brokers) for a in range(b) if b > a + 1]
+        self.large: list[SimClient] = []
+        self.most = 0  # bytes that waited for a link, or in a log
+        self.groups = None
+
+    def build(self) -> None:
+        for index in range(self.count):
+            self.world.add(capability=float(90 - index), **self.config).start()
+        for a, b in self.apart:
+            self.world.block(a, b)
+        self.world.limit_rate(self.count - 2, self.count - 1, self.rate)
+        self._client("reader", self.hosts[-1], filters=[("large/#", 2)], clean=True, receive_maximum=0)
+        self.large = [self._client(f"large{n}", self.hosts[0], clean=True) for n in (0, 1)]
+
+    def traffic(self) -> None:
+        for qos, client in enumerate(self.large, 1):
+            for number in range(self.each):
+                self.world.after(2.0 + number * 0.001, client.publish, f"large/{qos}", qos, False, self.size)
+        self._look()
+
+    def _look(self) -> None:
+        for host in self.world.alive():
+            links = host.running.federation.links.values()
+            self.most = max(self.most, host.running.relay.log.size, *(link.conn.backlog_bytes for link in links), 0)
+        self.world.after(0.05, self._look)
+
+    def _end(self) -> None:
+        due = 2.0 + 2 * self.each * self.size / self.rate
+        self.world.run(2.0 * due, lambda: len(self.clients[0].got) >= 2 * self.each)
+        super()._end()
+
+
+def counters(scene: Scene, name: str) -> int:
+    return sum(getattr(host.running.counters, name) for host in scene.hosts)
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: str) -> None:
+    """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as no link leaves the live stream."""
+    scene = SlowLink(1, brokers, 20 * MBIT, 30, MB, [], routing=routing)
+    result = scene.run()
+    assert not result.violations
+    assert len(scene.clients[0].got) == 60
+    assert counters(scene, "links_closed") == counters(scene, "log_lost") == counters(scene, "replayed") == 0
+    assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 4 * MB
+
+
+def test_messages_larger_than_all_that_may_wait() -> None:
+    """Four of 50 MB, which take longer each than a link may be silent, are no failure of the link."""
+    scene = SlowLink(2, 2, 100 * MBIT, 2, 50 * MB, [], routing="topic")
+    result = scene.run()
+    assert not result.violations
+    assert len(scene.clients[0].got) == 4
+    assert counters(scene, "links_closed") == counters(scene, "log_lost") == 0
+    assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 3 * 51 * MB
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("count", [10, 40])
+def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: str) -> None:
+    """20 MB fit into the log, of 80 MB the oldest are lost for who is away: to the message, and one line says so."""
+    scene = SlowLink(3, 2, 1.25e8, count, MB, [(1.9, part((0,), (1,))), (9.0, part())], routing=routing)
+    result = scene.run()
+    assert not [v for v in result.violations if v[0] != "lost"]
+    got = len(scene.clients[0].got)
+    acked = sum(sent.acked is not None for sent in scene.ledger.sent if sent.topic.startswith("large/"))
+    assert acked == 2 * count
+    assert counters(scene, "log_lost") == acked - got
+    lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
+    assert bool(lines) == bool(acked - got) == (count > 16)
+    assert all(f" {acked - got} messages from here that it lacked" in text for text in lines)

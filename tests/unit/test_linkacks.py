@@ -1,0 +1,170 @@
+"""What neighbours have acknowledged of the replay log: what it keeps for them, and who waits for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.log import NEVER
+from broker.origin import Window, encode_vector
+from broker.records import PING, SEEN, decode_records
+from broker.wire import Publish
+from tests.unit.link_harness import Neighbour, lone, ping
+from tests.unit.node_harness import FakeClient, World
+
+LOG = 100_000
+"""Bytes of the log."""
+SPARE = 20_000
+"""Bytes beyond it that neighbours may lack before publishers wait."""
+KEPT = 400_000
+SIZE = 1_000
+"""Bytes of a payload."""
+
+
+class Answering(Neighbour):
+    """A neighbour that acknowledges marks when it is told to."""
+
+    def marks(self) -> list[bytes]:
+        """Numbers of the marks that came, each behind the messages that it is for."""
+        bodies = [record for first, body in self.take() if first == 0xC0 for record in decode_records(body)]
+        return [body for kind, body in bodies if kind == PING and body[0] >= 0xC0]
+
+    def answer(self, *numbers: bytes) -> None:
+        self.send(b"".join(b"\xd0\x04" + number for number in numbers))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    for name, value in (("LOG_BYTES", LOG), ("HOLD_LOG_BYTES", SPARE), ("LOG_KEPT_BYTES", KEPT)):
+        monkeypatch.setattr(limits, name, value)
+    monkeypatch.setattr("broker.linkacks.AHEAD", LOG // 2)
+    monkeypatch.setattr("broker.linkacks.STEP", SIZE)
+    world = lone(link_timeout=10_000.0)
+    world.node.relay.log._limit = LOG
+    return world
+
+
+def joined(world: World, number: int = 101, **more: Any) -> Answering:
+    neighbour = Answering(world, number, **more)
+    neighbour.child()
+    return neighbour
+
+
+def publish(client: FakeClient, count: int, size: int = SIZE, **more: Any) -> None:
+    for number in range(count):
+        client.send(Publish("t", bytes(size), 1, packet_id=1 + number % 60_000, **more))
+
+
+def test_messages_cost_no_mark_until_the_log_is_full(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, LOG // SIZE // 2)
+    assert not neighbour.marks()
+
+
+def test_the_log_keeps_what_is_not_acknowledged_and_publishers_wait(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    log = world.node.relay.log
+    while client.transport.reading:
+        publish(client, 1)
+    assert LOG + SPARE < log.size <= LOG + SPARE + 2 * SIZE
+    assert log.begin == 0
+    marks = neighbour.marks()
+    assert marks
+    neighbour.answer(*marks)
+    assert not client.conn.held
+    assert log.size <= LOG
+
+
+def test_one_answer_is_for_all_marks_before_it(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, LOG // SIZE)
+    publish(client, LOG // SIZE)
+    marks = neighbour.marks()
+    assert len(marks) > 1
+    neighbour.answer(marks[-1])
+    assert not neighbour.link().marks
+    assert not client.conn.held
+
+
+def test_answers_to_what_was_not_sent_acknowledge_nothing(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, 2 * LOG // SIZE)
+    before = world.node.relay.log.floor
+    neighbour.answer(b"\xff" * 4, b"\x80\0\0\0", b"")
+    assert world.node.relay.log.floor == before
+    assert client.conn.held
+
+
+def test_a_message_larger_than_the_log_is_let_go_when_it_is_acknowledged(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, 1, 2 * LOG)
+    assert client.conn.held
+    neighbour.answer(*neighbour.marks())
+    assert not client.conn.held
+
+
+def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, 2 * LOG // SIZE)
+    assert client.conn.held
+    world.node.connection_lost(neighbour.conn, "reset", world.now)
+    world.settle()
+    world.advance(1.1)
+    assert not client.conn.held
+    assert world.node.relay.log.floor == NEVER
+    publish(client, LOG // SIZE)
+    assert world.node.relay.log.size <= LOG
+
+
+def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) -> None:
+    """It is part of the tree and sends no SEEN: the log is kept for it for REPAIR_TIME."""
+    client = world.connect("c")
+    liar = Answering(world, 101)
+    liar.child()
+    world.node.relay.leave(liar.link())
+    publish(client, 2 * LOG // SIZE)
+    assert client.conn.held
+    for _ in range(int(limits.REPAIR_TIME) + 2):
+        liar.take()
+        liar.send(ping())
+        world.advance(1.0)
+    assert not client.conn.held
+
+
+def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: World) -> None:
+    client = world.connect("c")
+    neighbour = joined(world)
+    world.node.relay.leave(neighbour.link())
+    for _ in range(5):
+        publish(client, LOG // SIZE)
+        world.node.release_publishers(world.node.federation.acks)  # who comes from elsewhere and does not wait
+    log = world.node.relay.log
+    published = 5 * LOG // SIZE
+    assert world.counters.log_lost == published - len(log)
+    neighbour.take()
+    world.advance(1.1)
+    assert [line for line in world.logged if f"{published - len(log)} messages for it are lost" in line]
+    neighbour.send(ping((SEEN, encode_vector({world.node.relay.key: Window(0, 0.0)}))))
+    assert len(neighbour.messages()) == len(log)
+    assert neighbour.link().live
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_link_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, takes: bool) -> None:
+    """It goes on talking; a slow one that goes on taking, however little, is left alone."""
+    monkeypatch.setattr(limits, "HOLD_LINK_BYTES", 10_000)
+    world = lone()
+    neighbour, client = joined(world), world.connect("c")
+    neighbour.transport.capacity = 1_000
+    publish(client, 50)
+    assert client.conn.held
+    for _ in range(10):
+        neighbour.send(ping())
+        if takes:
+            del neighbour.transport.written[:10]
+        world.advance(1.0)
+    assert neighbour.up == takes
+    assert client.conn.held == takes
+    assert world.counters.link_timeouts == (not takes)
