@@ -383,6 +383,7 @@ class Handshake:
         session.stamp = stamp
         if not present:
             session.born = stamp
+            session.floor = node.moving.tombstones.floor(connect.client_id, self.owner)
         if connect.clean_start:
             session.floor = stamp
         self._configure(session, connect, answer)

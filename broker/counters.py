@@ -87,8 +87,12 @@ class Counters:
     sessions_moved: int = 0  # taken over from another broker
     sessions_unmoved: int = 0  # at a broker that did not answer: their clients began anew
     sessions_uncertain: int = 0  # moved although what they had had is not all kept in mind: QoS 2 may come twice
+    sessions_merged: int = 0  # older ones, from brokers that were away, whose messages newer ones of the same clients got
+    merged_messages: int = 0  # such messages
+    merged_unsure: int = 0  # QoS 2 messages of older sessions that had been sent and not answered: they are not sent again
     sessions_lost: int = 0  # ended because their clients have newer ones elsewhere
     sessions_foreign: int = 0  # CONNECTs refused, as another user has a session with their client id
+    sessions_forgotten: int = 0  # that ended while others had older ones, and were too many to remember: those may come back
     sessions_untold: int = 0  # that others cannot know of, as the listing is full
     wills: int = 0
     internal: int = 0  # messages that the broker or a plugin published

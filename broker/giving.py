@@ -1,6 +1,7 @@
 """Sessions that other brokers take: the holder's side of a move (`broker.moving` has the whole of it), and what both sides say.
 
-    request  u8 TAKE, REST or DONE, u64 stamp of the taker's connection, client id, u32 from where on, digest of its user (8)
+    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from where on,
+             digest of its user (8), with MERGE the vector of what has to have come to the session before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id of the broker that has it
              (its own: begin again)
     part     u8 TAKE or REST, stamp, client id, u32 number of the export, u32 bytes of all parts, u32 position, bytes
@@ -15,22 +16,23 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import BEHIND, CLIENT
-from broker.origin import Vector
-from broker.ownership import KEPT, Entry, digest
+from broker.origin import LAST, Vector, Window, decode_vector, merge, roughly, split_key, subtract
+from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.session import Session
-from broker.sessionstate import encode_state, offered, only, state_of
+from broker.sessionstate import Item, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
 from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.federation import Federation
+    from broker.log import MessageLog
     from broker.node import Node
 
 REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
 
-TAKE, REST, DONE = 1, 2, 3
-"""Requests; of the first two there are parts."""
+TAKE, REST, DONE, MERGE = 1, 2, 3, 4
+"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client (`broker.merging`)."""
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
 
@@ -47,6 +49,8 @@ longer, and what is held from them until it ends comes from the log."""
 WHOLE_TIME = 3.0
 """s after the begin of a move in which we wait until what comes here is whole, before we say what came since: longer than it
 takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
+COMPLETE_TIME = 5.0
+"""s for which a session that is merged waits for what was published before the newer one subscribed."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
@@ -85,7 +89,7 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "began", "data", "number", "queued", "rest", "seen", "sent", "stamp", "taker")
+    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sent", "stamp", "taker")
 
     def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
         self.taker = taker
@@ -95,6 +99,7 @@ class Export:
         self.queued = queued  # messages in the queue that are part of it
         self.data = data
         self.rest = b""
+        self.merged = False  # encoded for a broker that has a newer session
         self.began = self.at = at  # s; of the last request
         self.sent = (0, 0, 0)  # the last request, and from where to where was sent
 
@@ -102,7 +107,7 @@ class Export:
 class Giving:
     """Sessions of ours that others take, and those that they took."""
 
-    __slots__ = ("_bytes", "_exports", "_federation", "_given", "_node", "_number")
+    __slots__ = ("_asked", "_bytes", "_exports", "_federation", "_given", "_node", "_number")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -111,6 +116,7 @@ class Giving:
         self._bytes = 0  # in all of them
         self._number = 0
         self._given: dict[str, Given] = {}
+        self._asked: dict[str, float] = {}  # client -> since when a broker wants to merge its session, which is not complete
 
     # ---------------------------------------------------------------- our own clients
 
@@ -152,19 +158,52 @@ class Giving:
         export = self._exports.get(client_id)
         mine = export is not None and (export.taker, export.stamp) == (sender, stamp)
         if session is None or not session.stamp:
-            self._absent(sender, request, stamp, client_id, rest[4:])
-        elif rest[4:] != digest(session.owner):
+            self._absent(sender, request, stamp, client_id, rest[4:12])
+        elif rest[4:12] != digest(session.owner):
             self._answer(sender, FOREIGN, stamp, client_id)
-        elif session.stamp > stamp or (export is not None and export.stamp > stamp) or (request == DONE and not mine):
+        elif session.stamp > stamp or (export is not None and (export.stamp > stamp or (request == DONE and not mine))):
             self._answer(sender, NEWER, stamp, client_id)
-        elif request == DONE and export is not None:
+        elif request == DONE:  # if nothing of it is encoded: it was, before this broker was started again, or a while ago
             entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
             given = self._given[client_id] = (sender, entry)
-            end_quietly(node, session, export.queued)
-            node.schedule(now + GIVEN_TIME, lambda at: self._found(client_id, given))
+            end_quietly(node, session, len(session.queue) if export is None else export.queued)
+            if self._posted(sender, client_id) >= stamp:
+                self._found(client_id, given)
+            else:
+                node.schedule(now + GIVEN_TIME, lambda at: self._found(client_id, given))
             self._answer(sender, ENDED, stamp, client_id)
+        elif request == MERGE and not (mine and export is not None and export.merged) and self._lacks(client_id, rest[12:], now):
+            if session.conn is not None:
+                node.take_over(session)
+            self._answer(sender, COMING, stamp, client_id)
         else:
             self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), now)
+
+    def _posted(self, broker_id: bytes, client_id: str) -> int:
+        """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
+        return 0 if entry is None else entry.stamp
+
+    def _lacks(self, client_id: str, need: bytes, now: float) -> bool:
+        """Whether something is still to come to a session that was published before a newer one subscribed (`need`), and has not
+        been waited for too long."""
+        since = self._asked.setdefault(client_id, now)
+        vector = self._node.relay.vector
+        known = {key: window for key, window in decode_vector(need, now).items() if key in vector and self._comes(key)}
+        lacks = self._federation.streams.unsettled() or only(known, offered(vector))
+        if lacks and now < since + COMPLETE_TIME:
+            if len(self._asked) > limits.MAX_MOVES:
+                del self._asked[next(iter(self._asked))]
+            return True
+        del self._asked[client_id]
+        return False
+
+    def _comes(self, key: bytes) -> bool:
+        """Whether an origin is there, so that what is missing of it comes, if it can be had at all."""
+        broker_id, boot = split_key(key)
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        return listing is not None and listing.via is not None and listing.boot == boot
 
     def _answer(self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
         self._federation.listings.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
@@ -192,12 +231,12 @@ class Giving:
                 self._answer(sender, NOTHING, stamp, client_id)
                 return
         export = self._exports.get(client_id)
-        same = export is not None and (export.taker, export.stamp) == (sender, stamp)
+        same = export is not None and (export.taker, export.stamp, export.merged) == (sender, stamp, request == MERGE)
         if request == REST and not same:  # what it got is not known here any more, nor what came since: it has to begin again
             self._answer(sender, MOVED, stamp, client_id, self._federation.own.id)
             return
         if export is None or not same:
-            export = self._encode(sender, stamp, session, now)
+            export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
         if request == REST and not export.rest:
             if self._federation.streams.unsettled() and now < export.began + WHOLE_TIME:
@@ -211,7 +250,7 @@ class Giving:
         sent, begin, end = export.sent
         if sent == request and begin <= at < max(end, 1) and now < export.at + AGAIN:
             return
-        data = export.data if request == TAKE else export.rest
+        data = export.rest if request == REST else export.data
         export.sent, export.at = (request, at, at + WINDOW * PART_SIZE), now
         for _ in range(WINDOW):
             where = WHERE.pack(export.number, len(data), at)
@@ -221,20 +260,51 @@ class Giving:
             if at >= len(data):
                 break
 
-    def _encode(self, taker: bytes, stamp: int, session: Session, now: float) -> Export:
+    def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
         client_id = session.client_id
         self.forget(client_id)
         if self._bytes > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
-        seen = offered(node.relay.vector)
-        self._federation.repeats.complete(seen, session)
-        data = encode_state(state_of(session, seen, node.fanout), now)
+        if merged:
+            seen = delivered(node, session)
+        else:
+            seen = offered(node.relay.vector)
+            self._federation.repeats.complete(seen, session)
+        state = state_of(session, seen, node.fanout)
+        if merged:
+            state.origins = origins_of(state.items, seen, node.relay.log, now)
+        elif state.before and self._left_behind(client_id, session.stamp):
+            self._tighten(session, state.before)
+        data = encode_state(state, now)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = self._exports[client_id] = Export(taker, stamp, self._number, seen, len(session.queue), data, now)
+        export.merged = merged
         self._bytes += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         return export
+
+    def _left_behind(self, client_id: str, stamp: int) -> bool:
+        """Whether some broker that is away has an older session of a client."""
+        key = CLIENT + client_id.encode()
+        entries = [decode_entry(listing.entries.get(key)) for listing in self._federation.listings.directory.listings.values()]
+        return any(entry is not None and entry.stamp < stamp for entry in entries)
+
+    def _tighten(self, session: Session, before: Vector) -> None:
+        """Say more exactly what was not for a session: what did not come here, as nobody wanted it before it subscribed. The next
+        broker cannot find that in its log when it merges an older session with this one."""
+        if self._federation.streams.unsettled():
+            return
+        starts = [s.start.at for s in session.subscriptions.values() if s.start is not None]
+        lowest: dict[bytes, int] = {}
+        relay = self._node.relay
+        for entry in relay.log.latest():
+            if entry.at < min(starts):
+                break
+            lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
+        for key, window in before.items():
+            if (here := relay.vector.get(key)) is not None:
+                window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
 
     def _expire(self, client_id: str, export: Export, now: float) -> None:
         if self._exports.get(client_id) is export:
@@ -266,6 +336,42 @@ class Giving:
         for client_id, export in list(self._exports.items()):
             if export.at + limits.MOVE_TIME < now:
                 self.forget(client_id)
+
+
+def delivered(node: Node, session: Session) -> Vector:
+    """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, and what it had
+    at other brokers."""
+    starts = [s.start for s in session.subscriptions.values()]
+    vector = offered(node.relay.vector)
+    elsewhere = node.federation.repeats.of(session)
+    found: Vector = {}
+    for key in {*vector, *elsewhere}:
+        has = list(elsewhere.get(key, ()))
+        window = vector.get(key)
+        if window is not None and starts:
+            low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
+            has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
+        if has := merge(has):
+            seen = found[key] = Window(has[-1][1], 0.0)
+            seen.gaps = roughly(subtract([(1, seen.top)], has))
+    return found
+
+
+def origins_of(items: list[Item], seen: Vector, log: MessageLog, now: float) -> list[tuple[bytes, int] | None]:
+    """Find in the log where messages that were delivered come from, the newest first: those of one topic and payload are as good
+    as one another."""
+    found: list[tuple[bytes, int] | None] = [None] * len(items)
+    places: dict[tuple[bytes, bytes], list[int]] = {}
+    for index, item in enumerate(items):
+        places.setdefault((item.message.topic, item.message.payload), []).append(index)
+    topics = {topic for topic, _ in places}
+    ranges = {key: subtract([(1, window.top)], window.gaps) for key, window in seen.items() if window.top}
+    for entry in reversed(log.those(ranges, now - limits.LOG_AGE)) if items else ():
+        if entry.topic in topics:
+            for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
+                if waiting := places.get((message.topic, message.payload)):
+                    found[waiting.pop()] = (entry.key, number)
+    return found
 
 
 def end_quietly(node: Node, session: Session, queued: int) -> None:

@@ -37,6 +37,7 @@ from broker.giving import (
     ENDED,
     FOREIGN,
     LATE,
+    MERGE,
     MOVED,
     NEWER,
     NOTHING,
@@ -54,11 +55,13 @@ from broker.giving import (
 )
 from broker.listings import CLIENT
 from broker.log import read_link_messages
+from broker.merging import Merging, old_state
 from broker.message import Message, size_of
 from broker.origin import Vector, Window, split_key
-from broker.ownership import KEPT, RESUMED, Entry, decode_entry, digest
+from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
+from broker.tombstones import Tombstones
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect
@@ -111,7 +114,7 @@ class Pull:
 class Moving:
     """Who has which client's session; takes and gives them."""
 
-    __slots__ = ("_directory", "_federation", "_giving", "_node", "_own", "_pulls", "active")
+    __slots__ = ("_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "tombstones")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -120,6 +123,9 @@ class Moving:
         self._directory = federation.listings.directory
         self._giving = Giving(node, federation)
         self._pulls: dict[str, Pull] = {}
+        self._lost = 0  # stamp of the session that ends because there is a newer one
+        self.merging = Merging(node, federation)
+        self.tombstones = Tombstones(node, federation)
         self.active = False
         """Somebody else was there: entries are posted."""
         listings = federation.listings
@@ -183,9 +189,13 @@ class Moving:
         if self.active:
             self._giving.forget(session.client_id)
             if session.stamp and self._giving.given(session.client_id) is None:
-                self._federation.listings.withdraw(CLIENT + session.client_id.encode())
+                key = CLIENT + session.client_id.encode()
+                if session.stamp == self._lost or not self.tombstones.put(session):
+                    self._federation.listings.withdraw(key)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is not None:
+            self.merging.way_changed(broker_id)
         if via is not None and not self.active:
             self.active = True
             self._post_all(list(self._node.sessions.values()))
@@ -212,6 +222,7 @@ class Moving:
             for listing in self._directory.listings.values()
             if (value := listing.entries.get(key)) is not None
             and (entry := decode_entry(value)) is not None
+            and not entry.flags & GONE
             and self._lives(listing.id)
         ]
         if (given := self._giving.given(client_id)) is not None:
@@ -219,11 +230,14 @@ class Moving:
         return found
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
-        if (entry := decode_entry(value)) is None:
-            return
         try:
             client_id = key.decode()
         except UnicodeDecodeError:
+            return
+        entry = decode_entry(value)
+        if entry is None:
+            if self._federation.listings.gone is None:
+                self._withdrawn(client_id, broker_id)
             return
         self._federation.retention.clock.merge(entry.stamp, self._node.now)
         self._giving.known(client_id, broker_id, entry.stamp)
@@ -233,13 +247,30 @@ class Moving:
         if entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
             if (entry.born, broker_id) < (session.born, self._own):
                 self._lose(session, resumed=False)
-        elif (entry.stamp, broker_id) > (session.stamp, self._own):
+        elif (entry.stamp, broker_id) < (session.stamp, self._own):
+            self.merging.found(session, broker_id, entry)
+        elif entry.floor > session.stamp or not session.expiry or entry.flags & GONE:
             self._lose(session, resumed=bool(entry.flags & RESUMED))
+        else:
+            self._left(session)
+
+    def _withdrawn(self, client_id: str, broker_id: bytes) -> None:
+        self.merging.withdrawn(client_id, broker_id)
+        self.tombstones.withdrawn(client_id, broker_id)
+
+    def _left(self, session: Session) -> None:
+        """The client has a newer session elsewhere, whose broker is going to ask for this one."""
+        node = self._node
+        if session.conn is not None:
+            node.counters.sessions_lost += 1
+            node.log("info", f"client {shorten(session.client_id)} at {session.conn.peer} has connected elsewhere; closed")
+            node.take_over(session)
 
     def _lose(self, session: Session, *, resumed: bool) -> None:
         """End a session because the client has a newer one elsewhere. `resumed`: that one goes on with it, or with another."""
         node = self._node
         node.counters.sessions_lost += 1
+        self._lost = session.stamp  # the newer one tells of itself: there is nothing to be remembered
         if session.conn is not None:
             peer = session.conn.peer
             text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
@@ -250,6 +281,7 @@ class Moving:
                 end_quietly(node, session, len(session.queue))
             else:
                 node.end_session(session)
+        self._lost = 0
 
     # ---------------------------------------------------------------- taking: a client comes
 
@@ -278,7 +310,9 @@ class Moving:
             self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
 
     def _silent(self, pull: Pull, now: float) -> None:
-        if pull.state == CLOSING:  # it forgets the session when it sees that we have it
+        if pull.state == CLOSING:  # it is told again when it is back
+            if pull.session is not None:
+                self.merging.taken(pull.client_id, pull.holder, pull.stamp)
             self._finish(pull, now)
         elif pull.state == RESTING and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
             self._ask(pull)  # somebody on the way there hangs: what waits there would be missing in a session that goes on
@@ -330,6 +364,7 @@ class Moving:
         answer, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
         if pull is None or pull.holder != sender or pull.stamp != stamp:
+            self.merging.answered(sender, answer, stamp, client_id)
             return
         pull.heard = now
         if answer == NEWER:
@@ -356,6 +391,9 @@ class Moving:
     def _part(self, sender: bytes, body: bytes, now: float) -> None:
         what, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
+        if what == MERGE:
+            self.merging.part(sender, stamp, client_id, rest, now)
+            return
         if pull is None or pull.holder != sender or pull.stamp != stamp or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state:
             return
         if len(rest) < WHERE.size:
@@ -417,15 +455,20 @@ class Moving:
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
+        left = None
         if old is not None:
+            if old.stamp and old.expiry and old.stamp >= state.floor:  # an older one, which nobody has taken
+                left = old_state(node, old)
             end_quietly(self._node, old, len(old.queue))
         if len(node.sessions) >= limits.MAX_SESSIONS:
             return True
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
-        pull.waiting = len(session.queue)
         pull.seen = state.seen
+        if left is not None:
+            self.merging.absorb(session, left, now)
+        pull.waiting = len(session.queue)
         self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
@@ -513,6 +556,8 @@ class Moving:
             return
         node.counters.sessions_moved += session is not None
         pull.handshake.moved(pull.stamp, now)
+        if (found := node.sessions.get(pull.client_id)) is not None:
+            self.merging.look(found)
         if session is None or node.sessions.get(pull.client_id) is not session:
             return
         if session.conn is None and session.expiry_timer is None:  # its client is gone, or was turned away at the last moment
@@ -523,6 +568,6 @@ class Moving:
         """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""
         _, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
-        if pull is not None and pull.stamp < stamp and rest[4:] == digest(pull.handshake.owner):
+        if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):
             self._give_up(pull, now)
         self._giving.requested(sender, body, now)

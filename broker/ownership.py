@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from broker.node import Node
     from broker.session import Session
 
-KEPT, RESUMED = 1, 2
-"""Flags of an entry: the session outlives its connection; it goes on with an older one."""
+KEPT, RESUMED, GONE = 1, 2, 4
+"""Flags of an entry: the session outlives its connection; it goes on with an older one; it has ended, and older ones are not to
+come back."""
 
 ANONYMOUS = bytes(8)
 """Digest of no owner."""

@@ -52,6 +52,10 @@ ASKED = 1000
 """questions whose time is kept, for all origins."""
 
 
+ADOPTED = (-1, 0)
+"""State of a start that was made at another broker."""
+
+
 class Start:
     """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more."""
 
@@ -62,6 +66,11 @@ class Start:
         self.tops = tops
         self.open = unsettled
         self.state = state  # of this broker: what else begins now begins here
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it was made at another broker."""
+        return self.state == ADOPTED
 
 
 class Positions:
@@ -106,6 +115,19 @@ class Positions:
         starts.append(start)
         return start
 
+    def adopt(self, tops: dict[bytes, int]) -> Start | None:
+        """Return where the subscriptions of a session begin that has come from another broker."""
+        if not tops:
+            return None
+        node = self._node
+        start = Start(node.now, tops, set(), ADOPTED)
+        for key, top in tops.items():
+            if key != node.relay.key:
+                node.federation.repeats.highest[key] = max(node.federation.repeats.highest.get(key, 0), top)
+        self._forget(node.now)
+        self._starts.append(start)
+        return start
+
     def _forget(self, now: float) -> None:
         """What is in no log any more needs no start."""
         starts = self._starts
@@ -127,7 +149,7 @@ class Positions:
             self.raised(key, starts, top)
 
     def _open(self, key: bytes) -> list[Start]:
-        return [start for start in self._starts if key in start.open or key not in start.tops]
+        return [start for start in self._starts if key in start.open or (key not in start.tops and not start.adopted)]
 
     # ---------------------------------------------------------------- questions
 

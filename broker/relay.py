@@ -280,7 +280,7 @@ class Relay:
         if message.topic[:1] == b"$":
             return
         new = message.retain and self.federation.retention.received(message, key, sequence, now) and not held
-        if here and sequence <= self.repeats.highest.get(key, 0) and (message.qos or message.retain) and not had:
+        if (here or new) and sequence <= self.repeats.highest.get(key, 0) and (message.qos or message.retain) and not had:
             self.repeats.deliver(key, sequence, message, choice)
         elif choice is not None:
             if not (held or had):

@@ -60,6 +60,10 @@ class Repeats:
         known = self._sessions.get(key, {})
         return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
 
+    def of(self, session: Session) -> dict[bytes, Ranges]:
+        """Return what a session has had elsewhere."""
+        return {key: ranges for key, known in self._sessions.items() if (ranges := known.get(session)) is not None}
+
     def complete(self, seen: Vector, session: Session) -> None:
         """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
         starts = [s.start for s in session.subscriptions.values()]

@@ -2,10 +2,12 @@
 
     u8 version, u8 flags (1: has a user name, 2: an owner), f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
-    vector: what the session was offered             u32 QoS 2 identifiers received, u16 each
+    vector: what the session was offered             vector: what was published before it subscribed
+    u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
                   subscription identifiers as encoded, topic, properties, payload
+    u32 origins of messages, 0 or as many: u8 known, [origin key, u48 number]
 
 Texts and bytes are u32 size and content. What another broker says is checked as if a client said it.
 """
@@ -68,6 +70,10 @@ class SessionState:
     owner: str | None = None
     born: int = 0
     floor: int = 0
+    before: Vector = field(default_factory=dict)
+    """Up to `top` of each origin nothing was for it: see `broker.positions`."""
+    origins: list[tuple[bytes, int] | None] = field(default_factory=list)
+    """Origin and number of each item, as far as they are known; [] where nobody asks."""
 
 
 # ---------------------------------------------------------------- what a broker's sessions were offered
@@ -118,6 +124,10 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
+    for start in (s.start for s in session.subscriptions.values() if s.start is not None):
+        for key, top in start.tops.items():
+            if top > state.before.setdefault(key, Window(0, 0.0)).top:
+                state.before[key].top = min(top, LAST)
     for number, s in enumerate(session.subscriptions.values()):
         state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
         group, inner = split_shared(s.filter)
@@ -146,7 +156,8 @@ def encode_state(state: SessionState, now: float) -> bytes:
     name = (state.username or "").encode()
     flags = (state.username is not None) | (state.owner is not None) << 1
     parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
-    parts += [_text(name), _text((state.owner or "").encode()), _text(encode_vector(state.seen))]
+    parts += [_text(name), _text((state.owner or "").encode())]
+    parts += [_text(encode_vector(state.seen)), _text(encode_vector(state.before))]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
     parts.append(len(state.subscriptions).to_bytes(4, "big"))
@@ -164,6 +175,9 @@ def encode_state(state: SessionState, now: float) -> bytes:
         if item.shared is not None:
             parts.append(item.shared.to_bytes(4, "big"))
         parts += [_text(item.ids), _text(message.topic), _text(message.properties), _text(message.payload)]
+    parts.append(len(state.origins).to_bytes(4, "big"))
+    for origin in state.origins:
+        parts.append(b"\0" if origin is None else b"\1" + origin[0] + origin[1].to_bytes(6, "big"))
     return b"".join(parts)
 
 
@@ -214,6 +228,7 @@ def decode_state(data: bytes, now: float) -> SessionState:
         raise MalformedPacket("state of a session with a user name, or a time, that no client has")
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
     state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
+    state.before = decode_vector(reader.text(), now)
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.MAX_SUBSCRIPTIONS:
@@ -225,6 +240,10 @@ def decode_state(data: bytes, now: float) -> SessionState:
             raise MalformedPacket("state of a session with a subscription that cannot be")
         state.subscriptions.append((topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier))
     state.items = [_item(reader, filters, now) for _ in range(reader.number(4))]
+    if (known := reader.number(4)) not in (0, len(state.items)):
+        raise MalformedPacket("state of a session with origins that are not those of its messages")
+    for _ in range(known):
+        state.origins.append((reader.take(16), reader.number(6)) if reader.number(1) else None)
     if reader.at != len(data):
         raise MalformedPacket("state of a session with something behind it")
     return state
@@ -279,9 +298,12 @@ def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)
     groups: dict[int, SharedGroup] = {}
+    start = session.node.federation.positions.adopt({key: window.top for key, window in state.before.items()})
     for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions):
         group, inner = split_shared(topic_filter)
-        fanout.subscribe(Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier), group, inner)
+        subscription = Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier)
+        subscription.start = start
+        fanout.subscribe(subscription, group, inner)
         shared = fanout.group(group, inner) if group is not None else None
         if isinstance(shared, SharedGroup):
             groups[number] = shared

@@ -314,6 +314,10 @@ class Streams:
         """Whether something may be missing here that is about to come."""
         return any(stream.source is None and (stream.held or self._reachable(stream)) for stream in self._all())
 
+    def asking(self, keys: set[bytes]) -> bool:
+        """Whether one of these origins has been asked, and is about to answer."""
+        return bool(keys) and any(stream.key in keys and self._reachable(stream) for stream in self._all())
+
     # ---------------------------------------------------------------- asking
 
     def _ask(self, stream: Stream, now: float) -> None:

@@ -78,6 +78,29 @@ def test_the_newer_connection_wins(cluster: Cluster) -> None:
         assert second.lost.wait(PATIENCE)
 
 
+def test_a_session_that_was_left_behind(cluster: Cluster) -> None:
+    """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and nothing comes twice."""
+    with clients() as make:
+        publisher = make(cluster.brokers[0].port)
+        first = make(cluster.brokers[1].port, client_id="left", clean=False, expiry=600)
+        first.subscribe("left/x", 2)
+        known(cluster, publisher, first, "left/x")
+        first.close()
+        before = [b"before %d" % n for n in range(50)]
+        publisher.done(*[publisher.publish("left/x", payload, 2) for payload in before])
+        cluster.brokers[1].stop()
+        second = make(cluster.brokers[2].port, client_id="left", clean=False, expiry=600)
+        assert not second.session_present
+        cluster.brokers[1].resume()
+        second.subscribe("left/x", 2)
+        after = [b"after %d" % n for n in range(50)]
+        publisher.done(*[publisher.publish("left/x", payload, 2) for payload in after])
+        got = [payload for payload in second.got(100, "left/x") if payload != b"probe"]
+        assert [payload for payload in got if payload in before] == before
+        assert [payload for payload in got if payload in after] == after
+        assert not repeated(got)
+
+
 def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluster) -> None:
     late = Properties(PacketTypes.WILLMESSAGE)
     late.WillDelayInterval = 600

@@ -296,7 +296,8 @@ class Messages:
             seen[got.number] = got
 
     def _order(self, client: SimClient) -> None:
-        """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing."""
+        """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing. What was
+        published before a session began waited in an older one, or several, and comes when their brokers are back."""
         last: dict[tuple[int, int, str, int, int], int] = {}
         seen: set[int] = set()
         late: dict[Life, float] = {}
@@ -310,10 +311,12 @@ class Messages:
             if got.at > late[sent.life]:
                 continue
             seen.add(got.number)
+            if sent.at < client.begun.get(got.session, 0.0):
+                continue
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
             if last.get(key, -1) > got.number:
-                older = self.ledger.sent[last[key]]
-                self.world.violation("order", f"{client.name} got {self._name(sent)} after {self._name(older)}")
+                before = self.ledger.sent[last[key]]
+                self.world.violation("order", f"{client.name} got {self._name(sent)} after {self._name(before)}")
             last[key] = max(last.get(key, -1), got.number)
 
     def _unwanted(self, client: SimClient) -> None:

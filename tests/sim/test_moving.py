@@ -302,6 +302,7 @@ def test_a_broker_that_is_silent_is_given_up() -> None:
     assert row.node(0).counters.sessions_unmoved == 1
     row.host(1).resume()
     row.join()
+    row.run(3.0)  # the client subscribes to nothing, which is waited for
     row.one_session()
     assert not back.gone
 
@@ -343,6 +344,7 @@ def test_two_sessions_after_a_partition() -> None:
     row.world.heal()
     row.until(lambda: first.gone, 20.0)
     row.join()
+    row.run(3.0)
     assert first.reason() == 0x8E
     assert not second.gone
     row.one_session()

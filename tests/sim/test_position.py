@@ -66,9 +66,9 @@ def test_a_client_that_moves_across_a_split(routing: str, cut: float) -> None:
     began = row.world.now
     row.run(cut * 0.8)
     first.leave()
+    row.world.at(began + cut, row.world.heal)  # SUBACK may wait for that
     second, since = subscribed(row, 2, expiry=0)
-    row.run(max(0.0, began + cut - row.world.now))
-    row.world.heal()
+    row.run(max(0.0, began + cut + 0.01 - row.world.now))
     row.join()
     feed.end()
     judge(first, second, feed, since + (0.1 if routing == "flood" else 0.0))

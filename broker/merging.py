@@ -1,0 +1,369 @@
+"""Sessions that a client has left behind: the newest one takes what waits in them (docs/decisions/0016).
+
+A client whose broker is silent begins a new session elsewhere. When the old broker is back, two brokers have a session of this
+client. The one with the newest connection asks the other for its session, adds what waits there, less what it has delivered
+itself, and has it ended:
+
+    newest broker                                  old broker
+    WANTED   the entry is there, and a way
+    ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all that was published before the
+                                                   newer session subscribed (`need`) has come to the old one; encodes it
+                    <- parts
+             adds what waits, in one step
+    CLOSING  DONE ->                               forgets the session
+                    <- ENDED
+
+Of each message one of the two is sure to have it: the old session what is up to the start of the newer one's subscriptions (see
+`broker.positions`), the newer one what is behind that. What both had is found by number: the newer one's are in its broker's
+log. No message says in a session where it came from; so the old broker looks in its own log for the same topic and payload, and
+the newer one does for what is not found there. QoS 2 messages that were sent and not answered are not sent again: the client may
+have had them. The newer session's subscriptions hold; all that waited is delivered.
+
+An entry's floor says since when nothing older is part of a session (a Clean Start): an older session below it ends, and is not
+taken. A session that ends while others have older ones leaves its entry, GONE, so that these do not come back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.fanout import Delivery
+from broker.giving import DONE, ENDED, MERGE, NOTHING, PART_SIZE, REQUEST, WHERE, WINDOW, delivered, origins_of, say
+from broker.keptsession import KeptSession
+from broker.listings import CLIENT
+from broker.message import size_of
+from broker.origin import Vector, Window, encode_vector, intersect, subtract
+from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
+from broker.session import Outgoing, Repeat, Session
+from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, state_of
+from broker.wire.errors import MalformedPacket, WireError
+from broker.wire.strings import shorten
+from routing.topics import matches, split_shared
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.node import Node, Timer
+
+ACTIVE = 16
+"""merges that are asked for at a time; the others wait."""
+
+PACE = 0.05
+"""s between two looks at what is to be asked."""
+
+RETRY, RETRY_MOST = 0.25, 1.0
+"""s until an old broker is asked again; twice as long each time."""
+
+SUBSCRIBING = 0.25
+"""s since a client's last SUBSCRIBE in which another one may follow."""
+
+UNSUBSCRIBED = 2.0
+"""s for which a merge waits until the newer session has subscriptions,"""
+UNSETTLED = 10.0
+"""and until it is known where they begin."""
+
+
+Content = tuple[bytes, bytes]
+"""Topic and payload."""
+
+Known = tuple[bytes, int]
+"""Origin and number of a message."""
+
+
+class State(Enum):
+    """Of one merge."""
+
+    WANTED = 1
+    ASKING = 2
+    CLOSING = 3
+
+
+class Merge:
+    """An old session of a client at one broker. `stamp`: of the newer session when it was asked for."""
+
+    __slots__ = ("ask_at", "began", "client_id", "data", "export", "holder", "pause", "stamp", "state")
+
+    def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
+        self.client_id = client_id
+        self.holder = holder
+        self.stamp = stamp
+        self.state = state
+        self.began = self.ask_at = now
+        self.pause = RETRY
+        self.export = (0, 0)
+        self.data = bytearray()
+
+
+class Absorbed:
+    """What an old session had that has been added to a newer one."""
+
+    __slots__ = ("_filters", "_seen")
+
+    def __init__(self, old: SessionState) -> None:
+        self._seen = old.seen
+        self._filters = [entry[0] for entry in old.subscriptions if split_shared(entry[0])[0] is None]
+
+    def had(self, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether it had a message."""
+        window = self._seen.get(key)
+        if window is None or window.missing(number):
+            return False
+        name = topic.decode()
+        return any(matches(topic_filter, name) for topic_filter in self._filters)
+
+
+class Merging:
+    """The old sessions that sessions here are to take, and those here that wait to be taken."""
+
+    __slots__ = ("_absorbed", "_federation", "_merges", "_node", "_timer", "_transitions")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._merges: dict[tuple[str, bytes], Merge] = {}
+        self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
+        self._timer: Timer | None = None
+        # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
+        self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
+            (State.ASKING, NOTHING): self._over,
+            (State.CLOSING, NOTHING): self._over,
+            (State.CLOSING, ENDED): self._over,
+        }
+
+    def __len__(self) -> int:
+        return len(self._merges)
+
+    # ---------------------------------------------------------------- which
+
+    def found(self, session: Session, broker_id: bytes, entry: Entry) -> None:
+        """Another broker has an older session of this one's client."""
+        mine = entry.flags & KEPT and not entry.flags & GONE and entry.owner == digest(session.owner)
+        if mine and session.floor <= entry.stamp < session.stamp and (session.client_id, broker_id) not in self._merges:
+            self._add(Merge(session.client_id, broker_id, session.stamp, State.WANTED, self._node.now))
+
+    def look(self, session: Session) -> None:
+        """Find the older sessions of a client that brokers have which are not there, or were silent."""
+        key = CLIENT + session.client_id.encode()
+        for listing in list(self._federation.listings.directory.listings.values()):
+            if (entry := decode_entry(listing.entries.get(key))) is not None:
+                self.found(session, listing.id, entry)
+
+    def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
+        """A session was taken whole, and its holder has not said that it has forgotten it: tell it until it does."""
+        self._merges.pop((client_id, holder), None)
+        self._add(Merge(client_id, holder, stamp, State.CLOSING, self._node.now))
+
+    def withdrawn(self, client_id: str, broker_id: bytes) -> None:
+        """A broker has no session of this client any more."""
+        if self._merges:
+            self._merges.pop((client_id, broker_id), None)
+
+    def _add(self, merge: Merge) -> None:
+        self._merges[merge.client_id, merge.holder] = merge
+        if self._timer is None:
+            self._timer = self._node.schedule(self._node.now, self._turn)
+
+    def _over(self, merge: Merge) -> None:
+        self._merges.pop((merge.client_id, merge.holder), None)
+
+    # ---------------------------------------------------------------- asking
+
+    def way_changed(self, broker_id: bytes) -> None:
+        """A broker can be reached again: ask at once."""
+        for merge in self._merges.values():
+            if merge.holder == broker_id:
+                merge.ask_at, merge.pause = self._node.now, RETRY
+
+    def _turn(self, now: float) -> None:
+        """Ask those whose turn it is."""
+        self._timer = None
+        self._node.now = now
+        asked = 0
+        for merge in list(self._merges.values()):
+            session = self._node.sessions.get(merge.client_id)
+            if session is None or not session.stamp:
+                self._over(merge)
+            elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
+                asked += 1
+                if merge.ask_at <= now:
+                    self._ask(merge, session, now)
+        if self._merges:
+            self._timer = self._node.schedule(now + PACE, self._turn)
+
+    def _ask(self, merge: Merge, session: Session, now: float) -> None:
+        starts = [s.start for s in session.subscriptions.values() if s.start is not None]
+        if merge.state is State.WANTED:
+            asking = self._federation.streams.asking
+            longest = UNSETTLED if session.subscriptions else UNSUBSCRIBED
+            subscribing = not session.subscriptions or any(now < s.at + SUBSCRIBING or asking(s.open) for s in starts)
+            if subscribing and now < merge.began + longest:
+                return
+            merge.state = State.ASKING
+        if merge.state is State.ASKING and merge.stamp != session.stamp:  # its client has come once more
+            merge.stamp, merge.data, merge.export = session.stamp, bytearray(), (0, 0)
+        merge.ask_at = now + merge.pause
+        merge.pause = min(2 * merge.pause, RETRY_MOST)
+        need: Vector = {}
+        for start in starts:
+            for key, top in start.tops.items():
+                if top > need.setdefault(key, Window(0, 0.0)).top:
+                    need[key].top = top
+        at = len(merge.data).to_bytes(4, "big") + digest(session.owner)
+        if merge.state is State.ASKING:
+            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
+        else:
+            body = say(DONE, merge.stamp, merge.client_id, at)
+        self._federation.listings.send(merge.holder, REQUEST, body)
+
+    # ---------------------------------------------------------------- answers
+
+    def answered(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
+        """Take an old broker's answer."""
+        merge = self._merges.get((client_id, sender))
+        if merge is not None and merge.stamp == stamp:
+            then = self._transitions.get((merge.state, answer))
+            if then is not None:
+                then(merge)
+
+    def part(self, sender: bytes, stamp: int, client_id: str, rest: bytes, now: float) -> None:
+        """Take a part of an old session. Raises MalformedPacket."""
+        merge = self._merges.get((client_id, sender))
+        if merge is None or merge.stamp != stamp or merge.state is not State.ASKING:
+            return
+        if len(rest) < WHERE.size:
+            raise MalformedPacket("part of a session is truncated")
+        number, total, at = WHERE.unpack_from(rest)
+        if total > limits.MAX_MOVED_BYTES:
+            raise MalformedPacket("a session that is too large")
+        if merge.export != (number, total):
+            merge.export, merge.data = (number, total), bytearray()
+        if at != len(merge.data):
+            return
+        merge.data += rest[WHERE.size :]
+        merge.pause = RETRY
+        session = self._node.sessions.get(client_id)
+        if session is None or not session.stamp:
+            self._over(merge)
+        elif len(merge.data) >= total:
+            data, merge.data = bytes(merge.data), bytearray()
+            try:
+                state = decode_state(data, now)
+            except WireError as error:
+                self._over(merge)
+                raise MalformedPacket(f"old session of client {shorten(client_id)}: {error.message}") from None
+            if state.owner == session.owner:
+                self.absorb(session, state, now)
+            merge.state, merge.pause = State.CLOSING, RETRY
+            self._ask(merge, session, now)
+        elif (at // PART_SIZE + 1) % WINDOW == 0:
+            self._ask(merge, session, now)
+
+    # ---------------------------------------------------------------- one session of two
+
+    def absorb(self, session: Session, old: SessionState, now: float) -> None:
+        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was delivered to it."""
+        node = self._node
+        here = offered(node.relay.vector)
+        waiting: list[tuple[Item, Known | None]] = []
+        for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
+            if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
+                waiting.append((item, known))
+            else:
+                node.counters.merged_unsure += item.place in (IN_FLIGHT, REPEATED)
+        numbers, both = self._both(session, old, here, waiting, now)
+        # Then the log may lack what was delivered: it was elsewhere, or is forgotten.
+        trimmed = node.counters.log_trimmed > 0 or any(s.start and s.start.adopted for s in session.subscriptions.values())
+        kept: deque[Item] = deque()
+        for item, known in reversed(waiting):  # what both had is the newest
+            content = (item.message.topic, item.message.payload)
+            if known is not None:
+                mine = known in numbers or (trimmed and had(session, here, *known, content[0]))
+                if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
+                    kept.appendleft(item)
+            elif both[content] > 0:
+                both[content] -= 1
+            else:
+                kept.appendleft(item)
+        self._federation.repeats.add(session, only(old.seen, here))
+        self._absorbed.setdefault(session, []).append(Absorbed(old))
+        node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
+        node.counters.sessions_merged += 1
+        node.counters.merged_messages += len(kept)
+        self._put(session, kept)
+        if kept:
+            client = shorten(session.client_id)
+            self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
+
+    def _forget(self, session: Session) -> None:
+        self._absorbed.pop(session, None)
+
+    def _both(
+        self, session: Session, old: SessionState, here: Vector, waiting: list[tuple[Item, Known | None]], now: float
+    ) -> tuple[set[Known], Counter[Content]]:
+        """Find the messages that both sessions had: by number, and what those are that the old one has no numbers for."""
+        numbers: set[Known] = set()
+        both: Counter[Content] = Counter()
+        topics = {item.message.topic for item, _ in waiting}
+        numbered = {known for _, known in waiting}
+        subscriptions = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
+        if not topics or not subscriptions:
+            return numbers, both
+        ranges = {}
+        for key, theirs in old.seen.items():
+            mine = here.get(key)
+            low = min(0 if s.start is None else s.start.tops.get(key, 0) for s in subscriptions)
+            if mine is not None and theirs.top > low and mine.top > low:
+                has = [subtract([(low + 1, window.top)], window.gaps) for window in (theirs, mine)]
+                ranges[key] = intersect(*has)
+        for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE):
+            if (topic := entry.topic) not in topics:
+                continue
+            for number, message in enumerate(entry.messages(), entry.sequence):
+                if had(session, here, entry.key, number, topic):
+                    numbers.add((entry.key, number))
+                    both[topic, message.payload] += (entry.key, number) not in numbered
+        return numbers, both
+
+    def _put(self, session: Session, items: deque[Item]) -> None:
+        """Have messages wait ahead of those that wait: they are older."""
+        node = self._node
+        if not items:
+            return
+        added = []
+        for item in items:
+            name = item.message.topic.decode()
+            if session.permissions is not None and not session.permissions.may_receive(name):
+                continue
+            wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name)]
+            ids = Delivery(session, wanted).ids if wanted else b""
+            added.append(Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids))
+        sent = [session.queue.popleft() for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))]
+        session.queue.extendleft(reversed([*sent, *added]))
+        session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
+        if isinstance(session, KeptSession) and session.keeper is not None:
+            session.keeper.whole(session)
+        if session.conn is not None:
+            session.pump()
+
+
+def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes) -> bool:
+    """Whether a message was delivered to a session at its broker; `here`: what was offered there."""
+    window = here.get(key)
+    if window is None or window.missing(number):
+        return False
+    name = topic.decode()
+    return any(
+        (s.start is None or number > s.start.tops.get(key, 0)) and split_shared(s.filter)[0] is None and matches(s.filter, name)
+        for s in session.subscriptions.values()
+    )
+
+
+def old_state(node: Node, session: Session) -> SessionState:
+    """Return a session here as one that is to be absorbed."""
+    session.unpack()
+    state = state_of(session, delivered(node, session), node.fanout)
+    state.origins = origins_of(state.items, state.seen, node.relay.log, node.now)
+    return state

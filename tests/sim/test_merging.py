@@ -1,0 +1,179 @@
+"""A client begins a new session as its broker is silent; when the broker is back, what waited there comes, once, in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.listings import CLIENT
+from tests.sim.test_durability import Disk
+from tests.sim.test_moving import Client, Row
+from tests.sim.test_position import Feed
+from tests.sim.world import World
+
+
+def away(row: Row, index: int = 1, **options: int) -> Client:
+    """A client that has subscribed, had some messages, and is away; the next ones wait for it."""
+    client = row.connect(index, **options)
+    client.subscribe("a")
+    row.run(0.3)
+    client.leave()
+    row.run(0.3)
+    return client
+
+
+def judge(feed: Feed, *clients: Client, since: float = 0.0, until: float = 1e9) -> None:
+    """All messages came once, to one of these connections, each in order."""
+    got = [payload for client in clients for payload in client.payloads]
+    assert len(got) == len(set(got)), "twice"
+    lost = {payload for payload, at in feed.sent.items() if since <= at < until} - set(got)
+    assert not lost, f"lost {sorted(lost)}"
+
+
+def settle(row: Row, feed: Feed) -> None:
+    row.join()
+    row.run(1.0)
+    feed.end()
+    row.one_session()
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("silent", [1.6, 4.0])
+def test_its_broker_hangs(routing: str, silent: float) -> None:
+    row = Row(3, routing=routing, meshed=True)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.host(1).pause()
+    began = row.world.now
+    second = row.client(2)
+    row.until(lambda: second.connacks)
+    assert not second.present
+    second.subscribe("a")
+    row.run(began + silent - row.world.now)
+    row.host(1).resume()
+    settle(row, feed)
+    judge(feed, first, second)
+    assert row.node(2).counters.sessions_merged == 1
+    assert "c" not in row.node(1).sessions
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+@pytest.mark.parametrize("then", ["stays", "leaves", "moves"])
+def test_a_split(routing: str, then: str) -> None:
+    """The merge follows the newest session, wherever it is, and whether its client is there or not."""
+    row = Row(4, routing=routing)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.world.partition([[1]])
+    row.run(3.0)
+    second = row.connect(2)
+    assert not second.present
+    second.subscribe("a")
+    row.run(0.5)
+    if then != "stays":
+        second.leave()
+    third = row.connect(3) if then == "moves" else None
+    row.world.heal()
+    settle(row, feed)
+    if third is None and then == "leaves":
+        third = row.connect(1)
+    row.run(1.0)
+    assert third is None or third.present
+    judge(feed, first, second, *([third] if third is not None else []))
+    row.one_session()
+
+
+def test_both_sides_have_had_the_client() -> None:
+    """It goes to the other half and comes back: what waits there is added to the session that it has come back to."""
+    row = Row(3, routing="topic", meshed=True)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.world.partition([[1]])
+    row.run(3.0)
+    second = row.connect(2, answers=False)
+    second.subscribe("a")
+    row.run(0.2)
+    second.cut()
+    third = row.connect(1)
+    assert third.present
+    row.world.heal()
+    settle(row, feed)
+    unsure = set(second.payloads)  # sent, and not answered: it may have had them
+    got = third.payloads
+    assert len(got) == len(set(got))
+    assert set(feed.sent) - set(got) <= unsure
+    assert first
+
+
+def test_a_clean_start_elsewhere_is_not_undone() -> None:
+    row = Row(3, routing="topic", meshed=True)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.world.partition([[1]])
+    row.run(3.0)
+    second = row.connect(2, clean=True)
+    second.subscribe("a")
+    since = row.world.now - 0.3
+    row.world.heal()
+    settle(row, feed)
+    judge(feed, second, since=since)
+    assert not set(second.payloads) & {payload for payload, at in feed.sent.items() if at < since - 0.1}
+    assert first
+    assert "c" not in row.node(1).sessions
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_has_ended_does_not_come_back(again: bool) -> None:
+    """Its broker is away while the client ends its session elsewhere; nor does it when the client begins another one there."""
+    row = Row(3, routing="topic", meshed=True)
+    away(row)
+    row.connect(0, "p").publish("a", b"old")
+    row.run()
+    row.world.partition([[1]])
+    row.run(3.0)
+    row.connect(2, clean=True, expiry=0).leave()
+    row.run(0.1)
+    assert len(row.node(2).moving.tombstones) == 1
+    new = row.connect(0) if again else None
+    row.world.heal()
+    row.join()
+    row.run(2.0)
+    assert "c" not in row.node(1).sessions
+    if new is not None:
+        assert not new.payloads
+    else:
+        assert not row.connect(1).present
+    row.run(1.0)
+    assert not len(row.node(2).moving.tombstones)
+    entries = [host.running.federation.listings.directory.own.entries for host in row.world.hosts]
+    assert sum(CLIENT + b"c" in mine for mine in entries) == 1
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_killed_and_back_from_its_journal(routing: str) -> None:
+    row = Row.__new__(Row)
+    row.world = world = World(7)
+    world.skew, world.rate, world.loss = 0.0, 1.25e7, 0.0
+    disks: dict[int, Disk] = {}
+    world.on_start.append(lambda host: disks[host.index].started())
+    for index in range(3):
+        host = world.add(discovery="multicast", capability=float(9 - index), routing=routing)
+        disks[index] = Disk(world, host, sync=False)
+        host.start()
+    row.join()
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.host(1).kill()
+    row.run(0.5)
+    second = row.connect(2)
+    assert not second.present
+    second.subscribe("a")
+    row.run(0.5)
+    row.host(1).start()
+    settle(row, feed)
+    judge(feed, first, second)
+    assert row.node(2).counters.sessions_merged == 1
