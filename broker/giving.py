@@ -293,7 +293,8 @@ class Giving:
     def _tighten(self, session: Session, before: Vector) -> None:
         """Say more exactly what was not for a session: what did not come here, as nobody wanted it before it subscribed. The next
         broker cannot find that in its log when it merges an older session with this one."""
-        if self._federation.streams.unsettled():
+        adopted = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
+        if adopted or self._federation.streams.unsettled():
             return
         starts = [s.start.at for s in session.subscriptions.values() if s.start is not None]
         lowest: dict[bytes, int] = {}

@@ -118,13 +118,14 @@ class Absorbed:
 class Merging:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
-    __slots__ = ("_absorbed", "_federation", "_merges", "_node", "_timer", "_transitions")
+    __slots__ = ("_absorbed", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._merges: dict[tuple[str, bytes], Merge] = {}
         self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
+        self._offered: dict[Session, set[Known]] = {}  # what sessions got from our log when they came here, for as long
         self._timer: Timer | None = None
         # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
         self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
@@ -275,17 +276,20 @@ class Merging:
                 node.counters.merged_unsure += item.place in (IN_FLIGHT, REPEATED)
         numbers, both = self._both(session, old, here, waiting, now)
         # Then the log may lack what was delivered: it was elsewhere, or is forgotten.
-        trimmed = node.counters.log_trimmed > 0 or any(s.start and s.start.adopted for s in session.subscriptions.values())
+        elsewhere = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
+        twin = old.born == session.born  # two brokers have taken one session: what waited in that is in both
+        trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
+        offered_here = self._offered.get(session, ())
         kept: deque[Item] = deque()
         for item, known in reversed(waiting):  # what both had is the newest
             content = (item.message.topic, item.message.payload)
             if known is not None:
-                mine = known in numbers or (trimmed and had(session, here, *known, content[0]))
+                mine = known in numbers or known in offered_here or (trimmed and had(session, here, *known, content[0]))
                 if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
                     kept.appendleft(item)
             elif both[content] > 0:
                 both[content] -= 1
-            else:
+            elif not twin:
                 kept.appendleft(item)
         self._federation.repeats.add(session, only(old.seen, here))
         self._absorbed.setdefault(session, []).append(Absorbed(old))
@@ -297,8 +301,16 @@ class Merging:
             client = shorten(session.client_id)
             self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
 
+    def offered(self, session: Session, key: bytes, number: int) -> None:
+        """Note what a session got from our log when it came from another broker."""
+        if session not in self._offered:
+            self._offered[session] = set()
+            self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
+        self._offered[session].add((key, number))
+
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)
+        self._offered.pop(session, None)
 
     def _both(
         self, session: Session, old: SessionState, here: Vector, waiting: list[tuple[Item, Known | None]], now: float

@@ -472,8 +472,9 @@ class Moving:
         self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
-        for _, _, message in self._since(pull.seen, now - limits.LOG_AGE):
+        for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
             self._offer(session, message)
+            self.merging.offered(session, key, number)
         return True
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
@@ -514,8 +515,9 @@ class Moving:
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
-        for _, message in sorted(found.items(), key=lambda item: item[0]):
+        for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
             self._offer(session, message)
+            self.merging.offered(session, key, number)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)

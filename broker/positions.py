@@ -257,9 +257,12 @@ class Positions:
                 for point in range(at, end, 10)
             ]
             at = end
+            window = self._node.relay.vector.get(key)
             for start in self._starts:
+                if start.adopted or window is None:
+                    continue  # it began earlier, elsewhere
                 older = [number for came, number in points if came <= start.at]
-                if older and key in self._node.relay.vector:
+                if older and max(older) > window.top:  # else it has been here
                     self.raised(key, [start], max(older))
         if hops < MAX_HOPS:
             for other in self._node.forwarding:
