@@ -19,7 +19,7 @@ from broker.listings import BEHIND, CLIENT
 from broker.origin import LAST, Vector, Window, decode_vector, merge, roughly, split_key, subtract
 from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.session import Session
-from broker.sessionstate import Item, encode_state, offered, only, state_of
+from broker.sessionstate import Item, SessionState, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
 from routing.topics import matches, split_shared
 
@@ -274,7 +274,8 @@ class Giving:
         state = state_of(session, seen, node.fanout)
         if merged:
             state.origins = origins_of(state.items, seen, node.relay.log, now)
-        elif state.before and self._left_behind(client_id, session.stamp):
+        elif self._left_behind(client_id, session.stamp):
+            state.given = self._given_here(session, state)
             self._tighten(session, state.before)
         data = encode_state(state, now)
         self._number = self._number + 1 & 0xFFFFFFFF
@@ -290,6 +291,14 @@ class Giving:
         entries = [decode_entry(listing.entries.get(key)) for listing in self._federation.listings.directory.listings.values()]
         return any(entry is not None and entry.stamp < stamp for entry in entries)
 
+    def _given_here(self, session: Session, state: SessionState) -> Vector:
+        """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""
+        merging, vector = self._node.moving.merging, self._node.relay.vector
+        for origin in origins_of(state.items, offered(vector), self._node.relay.log, self._node.now):
+            if origin is not None:
+                merging.offers(session, *origin)
+        return merging.given(session)
+
     def _tighten(self, session: Session, before: Vector) -> None:
         """Say more exactly what was not for a session: what did not come here, as nobody wanted it before it subscribed. The next
         broker cannot find that in its log when it merges an older session with this one."""
@@ -297,6 +306,8 @@ class Giving:
         if adopted or self._federation.streams.unsettled():
             return
         starts = [s.start.at for s in session.subscriptions.values() if s.start is not None]
+        if not starts:
+            return
         lowest: dict[bytes, int] = {}
         relay = self._node.relay
         for entry in relay.log.latest():

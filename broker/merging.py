@@ -36,7 +36,8 @@ from broker.giving import DONE, ENDED, MERGE, NOTHING, PART_SIZE, REQUEST, WHERE
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import size_of
-from broker.origin import Vector, Window, encode_vector, intersect, subtract
+from broker.origin import Vector, Window, encode_vector, intersect, roughly, subtract
+from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.session import Outgoing, Repeat, Session
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, state_of
@@ -125,7 +126,7 @@ class Merging:
         self._federation = federation
         self._merges: dict[tuple[str, bytes], Merge] = {}
         self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
-        self._offered: dict[Session, set[Known]] = {}  # what sessions got from our log when they came here, for as long
+        self._offered: dict[Session, dict[bytes, set[int]]] = {}  # what sessions got from logs and older ones, for as long
         self._timer: Timer | None = None
         # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
         self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
@@ -279,13 +280,14 @@ class Merging:
         elsewhere = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
         twin = old.born == session.born  # two brokers have taken one session: what waited in that is in both
         trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
-        offered_here = self._offered.get(session, ())
+        offered_here = {(key, number) for key, numbers in self._offered.get(session, {}).items() for number in numbers}
         kept: deque[Item] = deque()
         for item, known in reversed(waiting):  # what both had is the newest
             content = (item.message.topic, item.message.payload)
             if known is not None:
                 mine = known in numbers or known in offered_here or (trimmed and had(session, here, *known, content[0]))
                 if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
+                    self.offers(session, *known)
                     kept.appendleft(item)
             elif both[content] > 0:
                 both[content] -= 1
@@ -301,12 +303,32 @@ class Merging:
             client = shorten(session.client_id)
             self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
 
-    def offered(self, session: Session, key: bytes, number: int) -> None:
-        """Note what a session got from our log when it came from another broker."""
-        if session not in self._offered:
-            self._offered[session] = set()
+    def offers(self, session: Session, key: bytes, number: int) -> bool:
+        """Note what a session gets from a log, or from an older session; False when it has got that before."""
+        known = self._offered.get(session)
+        if known is None:
+            known = self._offered[session] = {}
             self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
-        self._offered[session].add((key, number))
+        numbers = known.setdefault(key, set())
+        new = number not in numbers
+        numbers.add(number)
+        return new
+
+    def given(self, session: Session) -> Vector:
+        """Return what a session got from logs and older sessions, for the broker that takes it."""
+        found: Vector = {}
+        for key, numbers in self._offered.get(session, {}).items():
+            ranges = joined([(number, number) for number in numbers])
+            window = found[key] = Window(ranges[-1][1], 0.0)
+            window.gaps = roughly(subtract([(1, window.top)], ranges))
+        return found
+
+    def inherit(self, session: Session, given: Vector) -> None:
+        """Take over what `given` said where a session was."""
+        for key, window in given.items():
+            for low, high in subtract([(1, window.top)], window.gaps) if window.top else ():
+                for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
+                    self.offers(session, key, number)
 
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)

@@ -466,6 +466,7 @@ class Moving:
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
         pull.seen = state.seen
+        self.merging.inherit(session, state.given)
         if left is not None:
             self.merging.absorb(session, left, now)
         pull.waiting = len(session.queue)
@@ -473,8 +474,8 @@ class Moving:
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
-            self._offer(session, message)
-            self.merging.offered(session, key, number)
+            if self.merging.offers(session, key, number):
+                self._offer(session, message)
         return True
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
@@ -516,8 +517,8 @@ class Moving:
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
-            self._offer(session, message)
-            self.merging.offered(session, key, number)
+            if self.merging.offers(session, key, number):
+                self._offer(session, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)

@@ -3,6 +3,7 @@
     u8 version, u8 flags (1: has a user name, 2: an owner), f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
+    vector: what it got from logs
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
@@ -72,6 +73,8 @@ class SessionState:
     floor: int = 0
     before: Vector = field(default_factory=dict)
     """Up to `top` of each origin nothing was for it: see `broker.positions`."""
+    given: Vector = field(default_factory=dict)
+    """What it got from logs and older sessions, where others that have older ones may be back: see `broker.merging`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
     """Origin and number of each item, as far as they are known; [] where nobody asks."""
 
@@ -157,7 +160,7 @@ def encode_state(state: SessionState, now: float) -> bytes:
     flags = (state.username is not None) | (state.owner is not None) << 1
     parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
     parts += [_text(name), _text((state.owner or "").encode())]
-    parts += [_text(encode_vector(state.seen)), _text(encode_vector(state.before))]
+    parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before, state.given)]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
     parts.append(len(state.subscriptions).to_bytes(4, "big"))
@@ -228,7 +231,7 @@ def decode_state(data: bytes, now: float) -> SessionState:
         raise MalformedPacket("state of a session with a user name, or a time, that no client has")
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
     state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
-    state.before = decode_vector(reader.text(), now)
+    state.before, state.given = decode_vector(reader.text(), now), decode_vector(reader.text(), now)
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.MAX_SUBSCRIPTIONS:
