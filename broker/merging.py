@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 ACTIVE = 16
 """merges that are asked for at a time; the others wait."""
 
-PACE = 0.05
-"""s between two looks at what is to be asked."""
+PACE, IDLE = 0.05, 1.0
+"""s between two looks at what is to be asked; and while nobody is there who could be."""
 
 RETRY, RETRY_MOST = 0.25, 1.0
 """s until an old broker is asked again; twice as long each time."""
@@ -178,6 +178,9 @@ class Merging:
         for merge in self._merges.values():
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
+        if self._timer is not None:
+            self._node.cancel(self._timer)
+            self._timer = self._node.schedule(self._node.now, self._turn)
 
     def _turn(self, now: float) -> None:
         """Ask those whose turn it is."""
@@ -193,7 +196,7 @@ class Merging:
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
         if self._merges:
-            self._timer = self._node.schedule(now + PACE, self._turn)
+            self._timer = self._node.schedule(now + (PACE if asked else IDLE), self._turn)
 
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
         starts = [s.start for s in session.subscriptions.values() if s.start is not None]
