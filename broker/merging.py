@@ -143,7 +143,8 @@ class Merging:
     def found(self, session: Session, broker_id: bytes, entry: Entry) -> None:
         """Another broker has an older session of this one's client."""
         mine = entry.flags & KEPT and not entry.flags & GONE and entry.owner == digest(session.owner)
-        if mine and session.floor <= entry.stamp < session.stamp and (session.client_id, broker_id) not in self._merges:
+        older = session.floor <= entry.stamp and (entry.stamp, broker_id) < (session.stamp, self._federation.own.id)
+        if mine and older and (session.client_id, broker_id) not in self._merges:
             self._add(Merge(session.client_id, broker_id, session.stamp, State.WANTED, self._node.now))
 
     def look(self, session: Session) -> None:
