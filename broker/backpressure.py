@@ -119,10 +119,26 @@ class Backpressure:
         key, topic, when = self.at_hand
         if when != self._node.now:
             return  # it is not because of a message that just came from a link
+        self.note_for(slow, key, topic)
+
+    def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
+        """Go on with a message that waited for plugins: who sent it is the present publisher again."""
+        node = self._node
+        node.current = None if source is None or source.closed else source
+        if at_hand is not None and source in node.links_by_connection:
+            self.at_hand = (*at_hand[:2], node.now)
+
+    def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
+        """Have an origin (16 characters) hold its publishers to a topic for `slow`, until `released`."""
         wish = self._wishes.get(slow)
         if wish is not None and key in wish.origins and (key in wish.wide or topic in wish.origins[key]):
             return
         self._note(slow, key, topic)
+
+    def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
+        """Have an origin hold its publishers to a topic until `slow` has caught up, or for HOLD_TIME without progress."""
+        if self._node.watched(slow):
+            self.note_for(slow, key, topic)
 
     def _note(self, slow: object, key: bytes, topic: bytes) -> None:
         filters = _filters(slow)
@@ -225,6 +241,12 @@ class Backpressure:
         self._over_bytes = total
         self._node.counters.queued_over += 1
         return True
+
+    def spacious(self, session: Session) -> bool:
+        """Whether a session with more waiting than others may have could have a good deal more."""
+        memory = session.queued_bytes + len(session.queue) * limits.QUEUED_MEMORY
+        within = memory < limits.HELD_QUEUE_BYTES // 2 and self._over_bytes < limits.HELD_QUEUES_BYTES // 2
+        return within and session.conn in self._wishes
 
     @property
     def over(self) -> int:

@@ -121,6 +121,7 @@ class Counters:
     topology_changes: int = 0
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
+    feeds_refused: int = 0  # messages of other brokers for which too much waited already; their brokers are asked for them again
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
     turns_long: int = 0  # times that this broker did nothing else for more than 50 ms
     plugin_errors: int = 0

@@ -431,6 +431,11 @@ class Fanout:
 
     # ---------------------------------------------------------------- topic plugins
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for plugins."""
+        return len(self._waiting)
+
     def _ask(self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool) -> None:
         receivers = [] if only else [d.session for d in route.deliveries]
         receivers += [m.session for g in groups for m in g.members.values()]
@@ -455,7 +460,7 @@ class Fanout:
             deliveries = [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
-            self.node.at_hand_again(known.source, known.at_hand)
+            self.node.federation.backpressure.again(known.source, known.at_hand)
             self.deliver(narrowed, known.message, known.allowed, known.groups)
 
 

@@ -266,6 +266,20 @@ come behind a large message on a slow link."""
 LOG_AGE = 120.0
 """s; messages older than this are not replayed: a broker that was away longer begins afresh."""
 
+HOLD_FEED = 10_000
+"""messages of one broker that wait for what is missing before them, from which on their publishers are held at that broker: a
+repair of a tenth of a second at 100,000 a second holds nobody."""
+
+HOLD_FEEDS_BYTES = 8 * 1024 * 1024
+"""bytes of these, of all brokers together; as much as of a link (HOLD_LINK_BYTES)."""
+
+HELD_FEEDS_BYTES = 128 * 1024 * 1024
+"""bytes of these, and HELD_MEMORY each, beyond which what comes is not taken, but asked for again when there is room
+[feeds_refused]: four times what a neighbour can replay from its log."""
+
+HELD_MEMORY = 300
+"""bytes of memory that one of these takes besides its packet."""
+
 MAX_SKIPS = 4096
 """ranges of one origin's numbers that have not been here, with routing by interest: nobody wanted them, or they are asked for. Of
 those beyond, the oldest are not passed on any more should they come; what is still missing here is kept apart, in as many

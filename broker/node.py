@@ -527,12 +527,16 @@ class Node:
         The present publisher is right only while a driver flushes after every read as long as `paused` is not 0.
         """
         source = self.current
-        if source is None or source is slow or slow.stalled:
-            return
-        if slow not in self._holding and slow not in self.links_by_connection:
+        if source is not None and source is not slow and self.watched(slow):
+            self.hold(source, slow)
+
+    def watched(self, slow: Connection) -> bool:
+        """Whether publishers may wait for `slow`. It is looked at from now on: they do so until HOLD_TIME without progress."""
+        if slow not in self._holding and slow not in self.links_by_connection and not slow.stalled:
             slow.waiting_since = self.now
             self._watch_hold(slow)
-        self.hold(source, slow)
+            self._holding[slow] = set()
+        return not slow.stalled
 
     def hold_publisher(self, reason: object) -> None:
         """Do not read the present publisher until `release_publishers(reason)`."""
@@ -548,21 +552,17 @@ class Node:
             publishers.add(source)
             source.hold()
 
-    def at_hand_again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
-        """Go on with a message that waited for plugins: who sent it is the present publisher again."""
-        self.current = None if source is None or source.closed else source
-        if at_hand is not None and source in self.links_by_connection:
-            self.federation.backpressure.at_hand = (*at_hand[:2], self.now)
-
     def holds(self, source: Connection) -> bool:
         """Whether a connection is not read because somebody is behind."""
         return any(source in publishers for publishers in self._holding.values())
 
     def _watch_hold(self, slow: Connection) -> None:
         when = slow.waiting_since + limits.HOLD_TIME
-        self._hold_timers[slow] = self.schedule(when, lambda now: self._check_hold(slow, now))
+        self._hold_timers[slow] = self.schedule(when, lambda now: self._check_hold(slow, when, now))
 
-    def _check_hold(self, slow: Connection, now: float) -> None:
+    def _check_hold(self, slow: Connection, when: float, now: float) -> None:
+        if now >= when + limits.HOLD_TIME:  # we were stopped: its silence proves nothing
+            slow.waiting_since = now
         if slow.waiting_since + limits.HOLD_TIME <= now:
             slow.stalled = True
             text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
@@ -576,8 +576,7 @@ class Node:
         publishers = self._holding.pop(slow, None)
         if publishers is not None:
             self.federation.backpressure.released(slow)
-            timer = self._hold_timers.pop(slow, None)
-            if timer is not None:
+            if (timer := self._hold_timers.pop(slow, None)) is not None:
                 self.cancel(timer)
             for source in publishers:
                 if not self.holds(source):

@@ -104,7 +104,7 @@ class Positions:
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
             if window is not relay.own:
-                if stream is not None and stream.source is None:
+                if stream is not None and not stream.fed:
                     if (last := last_before(key)) is None:
                         unsettled.add(key)
                     else:

@@ -43,7 +43,6 @@ from broker.message import Message
 from broker.origin import LAST, Window, decode_vector, split_key, subtract
 from broker.session import NEVER, RELEASED, Session
 from broker.sessionstate import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
-from broker.streams import EARLIER
 from broker.wire.constants import WILL
 from broker.wire.errors import WireError
 from broker.wire.packets import Will
@@ -397,8 +396,8 @@ class Recovery:
             window.begin = LAST  # sessions here have had it
             window.top = max(window.top, record.sequence + record.messages - 1)
             relay.ours.add(record.key)
-        if earlier := b"".join(split_key(key)[1].to_bytes(4, "big") for key in relay.ours if key != relay.key):
-            node.federation.listings.post(EARLIER, earlier)
+        if len(relay.ours) > 1:
+            node.federation.streams.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:

@@ -257,13 +257,15 @@ class Relay:
         self.node.counters.received_link += 1
         here = True
         held = had = False  # from those here for now; because they have had it
+        entry: Entry | None = None
         if message.qos or message.retain:
             self.backpressure.at_hand = (key, message.topic, now)
             window = self.vector[key]
             stream = window.stream
             had = stream is not None and sequence in stream.kept
             if not had:
-                self.log.append(Entry(key, sequence, data, message, now))
+                entry = Entry(key, sequence, data, message, now)
+                self.log.append(entry)
             if stream is None:
                 here = window.for_those_here(sequence)
             else:
@@ -279,6 +281,8 @@ class Relay:
             self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
+        if held and entry is not None and stream is not None:
+            self.federation.streams.hold(stream, entry)
         new = message.retain and self.federation.retention.received(message, key, sequence, now) and not held
         if (here or new) and sequence <= self.repeats.highest.get(key, 0) and (message.qos or message.retain) and not had:
             self.repeats.deliver(key, sequence, message, choice)
@@ -305,7 +309,8 @@ class Relay:
             self.backpressure.at_hand = (key, batch.topic, now)
             if not data:
                 data = batch.for_links(key, sequence)
-            self.log.append(Entry.run(key, sequence, count, data, batch.size, now))
+            entry = Entry.run(key, sequence, count, data, batch.size, now)
+            self.log.append(entry)
             window = self.vector[key]
             if self.federation.overlays.active:
                 self.federation.overlays.came(key, link)
@@ -313,9 +318,13 @@ class Relay:
                 self.federation.streams.came(window.stream, link)
             self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
             # So many were published before we met their origin, or are held for now.
-            old = window.begin + 1 - sequence if window.stream is None else count - window.stream.take(link, sequence, count)
-            if batch.topic[:1] != b"$" and old < count:
-                self._deliver_batch(batch.part(old, count) if old > 0 else batch)
+            stream = window.stream
+            old = window.begin + 1 - sequence if stream is None else count - stream.take(link, sequence, count)
+            if old < count:
+                if batch.topic[:1] != b"$":
+                    self.deliver_batch(batch.part(old, count) if old > 0 else batch)
+            elif stream is not None and sequence + count - 1 > stream.done:
+                self.federation.streams.hold(stream, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of numbers in a row, from this one on, some may be for those here and some not."""
@@ -329,7 +338,8 @@ class Relay:
         told = b"" if choice is None else choice.encode()
         self.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now))
 
-    def _deliver_batch(self, batch: Batch) -> None:
+    def deliver_batch(self, batch: Batch) -> None:
+        """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
         fanout = self.node.fanout
         if self.node.hooks.topics:
             for message in batch.messages():
@@ -410,3 +420,6 @@ class Relay:
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
             del self.vector[key]
+            if key in self.ours:
+                self.ours.discard(key)
+                self.federation.streams.tell_earlier()

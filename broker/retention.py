@@ -176,9 +176,14 @@ class Retention:
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
                 message.stamp = message.stamp._replace(restored=False)
-                relay.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now))
+                entry = Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now)
+                relay.log.append(entry)
                 stream = relay.vector[key].stream
-                fresh = stream is None or not stream.holds(sequence)
+                if stream is not None and stream.holds(sequence):
+                    self.federation.streams.hold(stream, entry)
+                    fresh = False
+                else:
+                    fresh = True
         elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.origin import LAST, Ranges, Window, intersect, merge, roughly, split_key, subtract
 
 if TYPE_CHECKING:
+    from broker.choice import Choice
     from broker.link import Link
+    from broker.log import Entry
+    from broker.message import Message
     from broker.node import Timer
     from broker.streams import Streams
 
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time."""
+
+Found = tuple["Message", "Choice | None"]
+"""A message that an answer brought, and who of shared subscriptions gets it."""
+
+
+class Held:
+    """Messages that wait until what is before them has been delivered: an entry of the log, or what an answer brought."""
+
+    __slots__ = ("count", "first", "item", "late", "size", "topic")
+
+    def __init__(self, first: int, count: int, item: Entry | Found, topic: bytes, size: int, *, late: bool = False) -> None:
+        """`first`: its number, or that of the first of `count`; `size`: bytes; `late`: what is newer has been delivered."""
+        self.first = first
+        self.count = count
+        self.item = item
+        self.topic = topic
+        self.size = size
+        self.late = late
 
 
 class Question:
@@ -31,39 +53,63 @@ class Stream:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
 
     __slots__ = (
-        "ask_at", "broke", "broker_id", "done", "free", "held", "kept", "kept_top", "key", "owed", "pause", "questions", "since",
-        "source", "strange", "streams", "timer", "window",
+        "ask_at", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "held", "held_bytes",
+        "held_count", "jumbled", "kept", "kept_top", "key", "more", "owed", "pause", "questions", "refused", "seen_boot",
+        "settled", "since", "slow_since", "source", "strange", "streams", "timer", "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
         self.streams = streams
         self.key = key
-        self.broker_id = split_key(key)[0]
+        self.broker_id, self.boot = split_key(key)
+        self.seen_boot = self.boot  # the incarnation of the broker that it has been asked for again
+        self.finished = False  # a later incarnation of the broker has sent all that there is
+        self.follows_since = 0.0  # s; so long it waits for streams of earlier incarnations; 0: it does not
         self.window = window
         self.done = done
+        self.settled = done  # up to here all that is wanted has been delivered or waits: it is delivered in steps
+        self.waiting: deque[Held] = deque()  # in the order of their numbers, unless `jumbled`
+        self.jumbled = False
+        self.held_count = 0  # messages that wait
+        self.held_bytes = 0
+        self.refused: Ranges = []  # came while too much waited, so that the origin is asked for them again
         self.owed: Ranges = []
         self.kept: set[int] = set()  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
-        self.source: Link | None = None  # what comes over it is whole and in order
+        self.source: Link | None = None  # what comes over it is whole and in order, and goes straight to those here
+        self.behind: Link | None = None  # the same, but what is before it is still being delivered
         self.strange = False  # those behind us know that messages came over another link than the tree's
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
-        self.broke = 0.0  # s; without a source since
+        self.more = False  # the origin said that it has more to answer
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
+        self.slow_since = 0.0  # s; what waits has waited so long for a session that has to catch up; 0: it does not
         self.timer: Timer | None = None
         self.questions: dict[int, Question] = {}  # by number, oldest first: answers may take longer than our patience
         self.ask_at = 0.0
         self.pause = RETRY
 
+    @property
+    def fed(self) -> bool:
+        """Whether there is a link over which all that is wanted comes, in order."""
+        return self.source is not None or self.behind is not None
+
     def take(self, link: Link, first: int, count: int) -> int:
-        """Take numbers that cross this broker for the first time; returns how many of them, the last ones, those here get now."""
+        """Take numbers that cross this broker for the first time; returns how many of them, the last ones, those here get now.
+        Others beyond `done` have to be put by (`Streams.hold`)."""
         last = first + count - 1
         if last > self.done:
             if link is not self.source:
-                if self.source is not None:
+                if self.behind is not None and link is self.behind:
+                    self.settled = max(self.settled, last)
+                    return 0
+                if self.fed:
                     self.streams.lose(self)  # another way than that which we trust
                 if not self.free:
                     self.wait()
+                    return 0
+                if self.waiting:
+                    self.settle_late(first, last)
                     return 0
                 if first > self.done + 1:
                     self.owe([(self.done + 1, first - 1)])
@@ -90,11 +136,14 @@ class Stream:
             self.streams.arm(self)
 
     def holds(self, sequence: int) -> bool:
-        """Whether a message that came another way than over the streams of links, and is in the log, has to wait."""
+        """Whether a message that came another way than over the streams of links has to wait (`Streams.hold`)."""
         if sequence <= self.done:
             return False
+        if self.free and self.waiting:
+            self.settle_late(sequence, sequence)
+            return True
         if not self.free:
-            if self.source is not None:
+            if self.fed:
                 self.streams.lose(self)
             self.wait()
             return True
@@ -102,6 +151,44 @@ class Stream:
             self.owe([(self.done + 1, sequence - 1)])
         self.done = sequence
         return False
+
+    def settle_late(self, first: int, last: int) -> None:
+        """Have numbers follow what waits although something may be missing before them: it has been waited for long enough."""
+        if first > self.settled + 1:
+            self.owe([(self.settled + 1, first - 1)])
+        self.settled = max(self.settled, last)
+
+    def refuse(self, first: int, last: int) -> None:
+        """Note numbers that came and were not kept, so that the origin is asked for them again."""
+        if self.free:
+            self.owe([(first, last)])
+        else:
+            self.refused = merge([*self.refused, (first, last)])
+            self.settled = min(self.settled, first - 1)
+
+    def put_by(self, held: Held) -> None:
+        """Have messages wait."""
+        waiting = self.waiting
+        if waiting and held.first < waiting[-1].first:
+            self.jumbled = True
+        waiting.append(held)
+        self.held_count += held.count
+        self.held_bytes += held.size
+
+    def next_held(self) -> Held | None:
+        """Return what is to be delivered next, None when nothing that waits may be."""
+        if self.jumbled:
+            self.jumbled = False
+            self.waiting = deque(sorted(self.waiting, key=lambda held: held.first))
+        if not self.waiting or self.waiting[0].first > self.settled:
+            return None
+        return self.waiting[0]
+
+    def pop_held(self) -> None:
+        """Note that the next of what waits has been delivered."""
+        held = self.waiting.popleft()
+        self.held_count -= held.count
+        self.held_bytes -= held.size
 
     def owe(self, ranges: Ranges) -> None:
         """Note what is missing and is to be delivered whenever it comes."""
@@ -113,6 +200,7 @@ class Stream:
 
     def lacks(self) -> Ranges:
         """Return what is not here and may be wanted here; roughly, so that it can be told."""
-        top = max(self.done, self.window.top)
-        holes = [*self.window.gaps, *self.window.history]
-        return roughly(merge([*self.owed, *intersect(sorted(holes), [(self.done + 1, top)]), (top + 1, LAST)]))
+        begin = max(self.done, self.settled)
+        top = max(begin, self.window.top)
+        holes = sorted([*self.window.gaps, *self.window.history])
+        return roughly(merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]))

@@ -25,11 +25,12 @@ from broker import limits
 from broker.choice import ID, Choice
 from broker.listings import BEHIND, KNOWN, LIVE, ROUTING, STATE
 from broker.log import read_link_packets
-from broker.message import Message
+from broker.message import Message, size_of
 from broker.origin import Ranges, Window, intersect, merge, origin_key, split_key, subtract
 from broker.rate import Budget
 from broker.records import UPTO, Handler
-from broker.stream import RETRY, RETRY_MOST, Question, Stream
+from broker.release import Release
+from broker.stream import RETRY, RETRY_MOST, Held, Question, Stream
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -73,10 +74,6 @@ STEP = 12 + 6
 EARLIER = STATE + b"earlier"
 """Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
 
-Found = tuple[Message, Choice | None, "Entry | None"]
-"""A message, who of shared subscriptions gets it, and the log's entry of it, None when it is not in the log."""
-
-
 class Streams:
     """The streams of all origins, and what other brokers are told of ways that break."""
 
@@ -85,6 +82,7 @@ class Streams:
         self.federation = federation
         self.active = federation.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
+        self.release = Release(node, federation)
         self._number = 0
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)  # of work to answer questions
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
@@ -106,12 +104,48 @@ class Streams:
         if key != ROUTING[1:] or value is None:
             return
         if self.active:
+            self._started(broker_id)
             if self.federation.overlays.active:
-                self._arm_all(broker_id)  # it may be another life of it, which is known now and can be asked
+                self._arm_all(broker_id)
             else:
                 self.changed(broker_id)
         elif value[4:] != b"flood":
             self.activate()
+
+    def _started(self, broker_id: bytes) -> None:
+        """Note that a broker is there, perhaps another incarnation of it: what it was asked before it was started is asked again,
+        and what its last incarnation had not sent yet, it sends no more over the way of up to now."""
+        listing = self.federation.listings.directory.listings.get(broker_id)
+        if listing is None:
+            return
+        for stream in self._of(broker_id):
+            if listing.boot != stream.boot and not stream.finished and stream.seen_boot != listing.boot:
+                stream.seen_boot = listing.boot
+                stream.questions.clear()
+                self.lose(stream)
+
+    def tell_earlier(self) -> None:
+        """Tell others of which earlier incarnations of this broker it can still be asked for messages."""
+        relay = self.federation.relay
+        boots = (split_key(key)[1] for key in relay.ours if key != relay.key)
+        self.federation.listings.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
+
+    def follows(self, stream: Stream) -> bool:
+        """Whether a stream has to wait for what an earlier incarnation of its broker published: that comes first. It waits for
+        PATIENCE at most, should the broker not say what that was."""
+        earlier = [s for s in self._of(stream.broker_id) if s.boot < stream.boot and self._unfinished(s)]
+        if not earlier or stream.free:
+            stream.follows_since = 0.0
+            return False
+        now = self.node.now
+        stream.follows_since = stream.follows_since or now
+        if now >= stream.follows_since + PATIENCE:
+            for unfinished in earlier:
+                unfinished.finished = True
+        return True
+
+    def _unfinished(self, stream: Stream) -> bool:
+        return bool(stream.waiting) or (not stream.finished and (stream.held or self._reachable(stream)))
 
     def activate(self) -> None:
         """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may leave numbers out from now on,
@@ -183,16 +217,16 @@ class Streams:
     def link_down(self, link: Link) -> None:
         """A link is gone: nothing comes over it any more."""
         for stream in self._all():
-            if stream.source is link:
+            if link in (stream.source, stream.behind):
                 self.lose(stream)
 
     def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
         self.activate()
         link = self.federation.listings.arriving
         for stream in self._all():
-            if stream.source is link or self.federation.overlays.active:
+            if link in (stream.source, stream.behind) or self.federation.overlays.active:
                 self.lose(stream)
-            elif stream.source is None:
+            elif not stream.fed:
                 stream.outdate()
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -205,6 +239,8 @@ class Streams:
         """Note that something is about to be passed on that did not come over the stream's source. If it is not the tree's way
         either (retained messages take all links, also those that a repair has left in a circle) it may be ahead of others, and
         those behind us, who trust that what comes from here is whole, are told before they get it."""
+        if link is stream.behind:
+            return
         if link is self._ways.get(stream.broker_id):
             stream.strange = False
         elif not stream.strange:
@@ -222,8 +258,8 @@ class Streams:
 
     def lose(self, stream: Stream) -> None:
         """What comes of an origin may not be all any more."""
-        if stream.source is not None:
-            stream.source = None
+        if stream.fed:
+            stream.source = stream.behind = None
             self._broken(stream)
         else:
             stream.outdate()
@@ -247,8 +283,9 @@ class Streams:
 
     def _broken(self, stream: Stream) -> None:
         now = self.node.now
-        stream.broke = stream.since = now
-        stream.held = stream.free = False
+        stream.since = now
+        stream.held = bool(stream.waiting)
+        stream.free = stream.more = False
         stream.questions.clear()
         stream.pause = RETRY
         stream.ask_at = now + ASK_PAUSE
@@ -258,15 +295,15 @@ class Streams:
 
     def _arm_all(self, broker_id: bytes) -> None:
         for stream in self._of(broker_id):
-            if stream.source is None:
+            if not stream.fed:
                 self.arm(stream)
 
     def arm(self, stream: Stream) -> None:
         """Plan what is to be done next for a stream without a source."""
         times = []
-        if self._reachable(stream):
+        if self._reachable(stream) and not stream.more:
             times.append(stream.ask_at)
-        if stream.held:
+        if stream.held and not stream.free:
             times.append(stream.since + self._longest(stream))
         if stream.timer is not None:
             self.node.cancel(stream.timer)
@@ -277,12 +314,15 @@ class Streams:
     def _due(self, stream: Stream, now: float) -> None:
         stream.timer = None
         known = self.federation.relay.vector.get(stream.key)
-        if stream.source is not None or known is None or known.stream is not stream:  # or its origin is forgotten
+        if known is None or known.stream is not stream:  # its origin is forgotten
+            self.release.drop(stream)
+            return
+        if stream.fed:
             return
         self.node.now = now
-        if self._reachable(stream) and now >= stream.ask_at:
+        if self._reachable(stream) and now >= stream.ask_at and not stream.more:
             self._ask(stream, now)
-        if stream.held and now >= stream.since + self._longest(stream):
+        if stream.held and not stream.free and now >= stream.since + self._longest(stream):
             self._set_free(stream, now)
         self.arm(stream)
 
@@ -290,8 +330,7 @@ class Streams:
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is None or listing.via is None:
             return False
-        boot = split_key(stream.key)[1]
-        return listing.boot == boot or boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
+        return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
 
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):
@@ -301,18 +340,22 @@ class Streams:
         return HOLD if known else STRANGER
 
     def _set_free(self, stream: Stream, now: float) -> None:
-        """Hold nothing any more."""
-        stream.free, stream.held = True, False
-        before = stream.done
-        top = max(stream.window.top, before)
-        missing = [(before + 1, top)] if top > before else []
+        """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it comes."""
+        stream.free = True
+        begin = max(stream.done, stream.settled)
+        here = merge([(held.first, held.first + held.count - 1) for held in stream.waiting])
+        top = max(stream.window.top, here[-1][1] if here else 0)
+        if top > begin:
+            stream.owe(subtract([(begin + 1, top)], here))
+            stream.settled = top
+        stream.owe(stream.refused)
+        stream.refused = []
         self.federation.positions.gone(stream.key, top)
-        delivered = self._release(stream, top, {}, now)
-        stream.owe(subtract(missing, merge([(n, n) for n in delivered])))
+        self.release.begin(stream, now)
 
     def unsettled(self) -> bool:
         """Whether something may be missing here that is about to come."""
-        return any(stream.source is None and (stream.held or self._reachable(stream)) for stream in self._all())
+        return any(s.waiting or (not s.fed and (s.held or self._reachable(s))) for s in self._all())
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
@@ -398,65 +441,73 @@ class Streams:
         link = self.federation.listings.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
-        if stream is None or question is None or stream.source is not None or index != len(question.parts):
+        if stream is None or question is None or stream.fed or index != len(question.parts):
             return
         question.parts.append(body[27:])
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
             return
-        before = stream.done
+        before = max(stream.done, stream.settled)
         for older in list(stream.questions):
             del stream.questions[older]
             if older == number:
                 break
         data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top)
         question.again |= again
-        found: dict[int, Found] = {}
-        for key, sequence, message, choice, _ in read_link_packets(data, now):
-            if key == stream.key:
-                found[sequence] = (message, choice, None)
-        self._release(stream, top, found, now)
-        stream.owed = subtract(stream.owed, intersect(question.asked, [(1, top)]) if top else [])
+        self._take_found(stream, question, data, top, now)
         if flags & 2 or question.again or stream.window.top > top:
+            self.release.begin(stream, now)
             stream.pause = RETRY
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
             if (flags & 2 and top > before) or all(newer.again for newer in stream.questions.values()):
-                self._ask(stream, now)
+                if stream.next_held() is None:
+                    self._ask(stream, now)
+                else:
+                    stream.more = True  # when those here have had this
             self.arm(stream)
         elif link is not None and link.state == "up":
-            stream.source = link
-            stream.free = stream.held = False
+            stream.behind = link
+            stream.free = stream.more = False
+            listing = self.federation.listings.directory.listings.get(sender)
+            stream.finished = listing is not None and listing.boot > stream.boot
+            self.release.begin(stream, now)
+
+    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float) -> None:
+        """Take what an answer brought, and its word that up to `top` there is nothing else."""
+        found: Ranges = []
+        for key, sequence, message, choice, _ in read_link_packets(data, now):
+            if key != stream.key:
+                continue
+            late = sequence <= stream.done
+            if late and not any(low <= sequence <= high for low, high in stream.owed):
+                continue
+            found.append((sequence, sequence))
+            self._keep(stream, sequence, message, choice, now)
+            size = size_of(message) + limits.HELD_MEMORY
+            self.release.put_by(stream, Held(sequence, 1, (message, choice), message.topic, size, late=late))
+        settled = intersect(question.asked, [(1, top)]) if top else []
+        stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
+        stream.refused = subtract(stream.refused, settled)
+        if stream.refused:
+            top = min(top, stream.refused[0][0] - 1)
+        stream.settled = max(stream.settled, top)
 
     # ---------------------------------------------------------------- to those here
 
-    def _release(self, stream: Stream, top: int, found: dict[int, Found], now: float) -> list[int]:
-        """Deliver up to a number, in order: what was held, and what an answer brought. Returns the numbers that are here."""
-        relay = self.federation.relay
-        repeats = self.federation.repeats
-        if self.node.durability is not None:
-            self.node.durability.saw(stream.key)
-        if top > stream.done:
-            for entry in relay.log.those({stream.key: [(stream.done + 1, top)]}, stream.broke - 0.001):
-                for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
-                    found[sequence] = (message, choice, entry)
-        here = sorted(found)
-        for sequence in here:
-            message, choice, kept = found[sequence]
-            if not (sequence > stream.done or any(low <= sequence <= high for low, high in stream.owed)):
-                continue
-            stream.done = max(stream.done, sequence)
-            if kept is None:
-                self._keep(stream, sequence, message, choice, now)
-            if message.expired(now) or message.topic[:1] == b"$":
-                continue
-            if sequence <= repeats.highest.get(stream.key, 0):
-                repeats.deliver(stream.key, sequence, message, choice)
-            elif choice is not None:
-                self.federation.sharing.received(message, choice, ordinary=True)
-            else:
-                self.node.fanout.publish(message, ())
-        stream.done = max(stream.done, top)
-        return here
+    def hold(self, stream: Stream, entry: Entry) -> None:
+        """Have an entry of the log wait that those here may not have yet."""
+        self.release.hold(stream, Held(entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY))
+
+    def released(self, stream: Stream, now: float) -> None:
+        """Note that those here have had everything that they may have."""
+        stream.done = max(stream.done, stream.settled)
+        stream.held = bool(stream.waiting)
+        if stream.behind is not None and not stream.waiting and not self.follows(stream):
+            stream.source, stream.behind = stream.behind, None
+        elif stream.more and not stream.fed:
+            stream.more = False
+            self._ask(stream, now)
+            self.arm(stream)
 
     def _keep(self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
         """Keep what an answer brought: a session that moves on may need it. It may still cross this broker, for others."""
@@ -507,11 +558,15 @@ class Streams:
             done = int.from_bytes(body[at + 12 : at + STEP], "big")
             window = vector.get(key)
             stream = None if window is None else window.stream
-            if window is not None and stream is not None and stream.source is link and done > stream.done:
+            if window is None or stream is None or link not in (stream.source, stream.behind):
+                continue
+            if done > max(stream.done, stream.settled):
                 if done > window.top:
                     window.skip(window.top + 1, done)
                     window.top = done
-                stream.done = done
+                stream.settled = done
+                if stream.source is link:
+                    stream.done = done
 
 
 def earlier_boots(value: bytes) -> list[bytes]:

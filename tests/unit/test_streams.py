@@ -130,15 +130,15 @@ class Asking:
         federation: Any = SimpleNamespace(
             own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest"), listings=self.listings,
             relay=relay, interest=SimpleNamespace(selective=True), overlays=SimpleNamespace(active=False), hurry=lambda now: None,
-            repeats=SimpleNamespace(highest={}),
+            repeats=SimpleNamespace(highest={}), backpressure=SimpleNamespace(released=lambda slow: None),
         )  # fmt: skip
         node: Any = SimpleNamespace(
-            now=1.0, counters=Counters(), forwarding=[], durability=None,
+            now=1.0, counters=Counters(), forwarding=[], durability=None, current=None,
             schedule=lambda at, call: None, cancel=lambda timer: None,
         )
         node.relay, node.federation = relay, federation
         federation.positions = Positions(node)
-        self.streams = Streams(node, federation)
+        self.streams = federation.streams = Streams(node, federation)
         self.streams.met(self.key, self.window)
         assert self.window.stream is not None
         self.stream = self.window.stream

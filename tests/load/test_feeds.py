@@ -1,0 +1,120 @@
+"""Ordered feeds under load: brokers that hang or join while thousands of messages a second pass lose nothing acknowledged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.process.brokers import Broker, Cluster, until
+
+MODES = ("flood", "interest", "topic")
+
+
+class Load:
+    """`mqttree bench load` at a fixed rate: it counts what its subscribers miss, get twice, or out of order."""
+
+    def __init__(self, publish: Broker, subscribe: Broker, rate: int, qos: int, seconds: int, *flags: str) -> None:
+        self.source = publish
+        before = publish.counter("published")
+        command = [sys.executable, "-m", "bench.cli", "load", "--mode", "latency", "--port", str(publish.port), "--qos", str(qos)]
+        command += ["--subscriber-port", str(subscribe.port), "--publishers", "2", "--subscribers", "2", "--rate", str(rate)]
+        command += ["--seconds", str(seconds), "--warmup", "0", "--drain", "12", *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        until(lambda: publish.counter("published") > before + rate, "the load flows")
+
+    def result(self) -> str:
+        """Wait for its end; returns the line that says what arrived."""
+        out, _ = self.process.communicate(timeout=240)
+        assert "sent " in out, out
+        print(out)
+        return next(line[line.index("sent ") :] for line in out.splitlines() if "sent " in line)
+
+
+def whole(line: str) -> bool:
+    """Whether nothing was lost, came twice, or out of order."""
+    words = line.replace(",", "").split()
+    number = {name: int(words[words.index(name) + 1]) for name in ("lost", "duplicated", "order", "unacknowledged")}
+    return not any(number.values())
+
+
+@contextmanager
+def brokers(folder: Path, routing: str, count: int) -> Iterator[Cluster]:
+    """Give brokers that agree on a tree; their counters of what went wrong are shown at the end."""
+    with Cluster(folder, "--routing", routing) as cluster:
+        for _ in range(count):
+            cluster.add()
+        cluster.settle()
+        try:
+            yield cluster
+        finally:
+            for broker in cluster.brokers:
+                if broker.running and not broker.stopped:
+                    found = broker.view()["counters"]
+                    print(broker.name, {name: found[name] for name in SHOWN if found[name]})
+
+
+SHOWN = (
+    "published", "delivered", "received_link", "replayed", "duplicates", "dropped_queue_full", "queued_over", "holds_sent",
+    "holds_received", "publishers_held", "log_trimmed", "gaps_forgotten", "links_closed", "link_garbage", "dropped_link",
+    "routed_dropped", "feeds_refused", "link_timeouts",
+)  # fmt: skip
+
+
+def hang(broker: Broker, seconds: float) -> None:
+    """Stop a broker, and let it go on."""
+    broker.stop()
+    time.sleep(seconds)
+    broker.resume()
+
+
+@pytest.mark.parametrize("qos", (1, 2))
+@pytest.mark.parametrize("seconds", (1.0, 2.6, 4.0))
+@pytest.mark.parametrize("routing", MODES)
+def test_the_subscribers_broker_hangs(tmp_path: Path, routing: str, seconds: float, qos: int) -> None:
+    """What its subscribers were to get waits for it, in order, however much it is."""
+    with brokers(tmp_path, routing, 2) as cluster:
+        near, far = cluster.brokers
+        load = Load(near, far, 20_000, qos, 8)
+        hang(far, seconds)
+        line = load.result()
+        assert whole(line), line
+
+
+@pytest.mark.parametrize("rate", (20_000, 40_000))
+@pytest.mark.parametrize("routing", MODES)
+def test_an_uninvolved_root_hangs(tmp_path: Path, routing: str, rate: int) -> None:
+    """Ways lead around it, and feeds find them again."""
+    with brokers(tmp_path, routing, 3) as cluster:
+        root = cluster.root()
+        near, far = (broker for broker in cluster.brokers if broker is not root)
+        load = Load(near, far, rate, 1, 9)
+        hang(root, 5.0)
+        line = load.result()
+        assert whole(line), line
+
+
+@pytest.mark.parametrize("routing", MODES)
+def test_a_broker_joins(tmp_path: Path, routing: str) -> None:
+    """At 60,000 messages a second, or what the machine can do."""
+    with brokers(tmp_path, routing, 3) as cluster:
+        near, far = cluster.two_hops()
+        load = Load(near, far, 60_000, 1, 8)
+        cluster.add().up()
+        line = load.result()
+        assert whole(line), line
+
+
+def test_a_hang_at_more_than_the_machine_can_do(tmp_path: Path) -> None:
+    """Publishers are slowed down, and nothing is lost."""
+    with brokers(tmp_path, "topic", 2) as cluster:
+        near, far = cluster.brokers
+        load = Load(near, far, 200_000, 1, 8, "--version", "5")
+        hang(far, 4.0)
+        line = load.result()
+        assert whole(line), line

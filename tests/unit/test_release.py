@@ -1,0 +1,204 @@
+"""What a stream holds goes to those here in steps, in order, as fast as they take it (broker/release.py)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.batch import Batch
+from broker.log import Entry
+from broker.message import Message
+from broker.origin import LAST, Window, origin_key
+from broker.release import SLOW_WAIT, STEP, batch_of
+from broker.stream import Stream
+from broker.streams import EARLIER, PATIENCE
+from broker.wire import Property, Puback, Publish
+from tests.unit.link_harness import FAR, OWN, lone
+from tests.unit.node_harness import FakeClient, World
+
+ONE: Any = SimpleNamespace(state="up", name="the link that leads there")
+
+
+@pytest.fixture
+def world() -> World:
+    return lone(routing="interest", link_timeout=1000.0)
+
+
+def stream_of(world: World, boot: int = 1_000) -> Stream:
+    key = origin_key(FAR, boot)
+    window = world.node.relay.vector[key] = Window(0, world.now, world.node.counters)
+    world.node.federation.streams.met(key, window)
+    assert window.stream is not None
+    return window.stream
+
+
+def entry_of(stream: Stream, number: int, payload: bytes = b"", topic: bytes = b"t") -> Entry:
+    return Entry(stream.key, number, b"", Message(topic, payload or b"%d" % number, 1, False, b"", None, None), 0.0)
+
+
+def hold(world: World, stream: Stream, *numbers: int) -> None:
+    """Have messages come over no link in particular."""
+    for number in numbers:
+        assert stream.take(ONE if stream.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
+        stream.window.top = max(stream.window.top, number)
+        world.node.federation.streams.hold(stream, entry_of(stream, number))
+
+
+def settle(world: World, stream: Stream, top: int) -> None:
+    """Have the origin say that there is nothing else up to a number, and that what follows comes over ONE."""
+    stream.settled, stream.behind = top, ONE
+    world.node.federation.streams.release.begin(stream, world.now)
+    world.settle()
+
+
+def client_of(world: World, receive_maximum: int = 60_000) -> FakeClient:
+    client = world.connect("c", properties={Property.RECEIVE_MAXIMUM: receive_maximum})
+    client.subscribe("t", qos=1)
+    return client
+
+
+def got(client: FakeClient, *, acknowledge: bool = True) -> list[int]:
+    packets = [packet for packet in client.take() if isinstance(packet, Publish)]
+    if acknowledge:
+        client.send(*(Puback(packet.packet_id or 0) for packet in packets))
+    return [int(packet.payload) for packet in packets]
+
+
+def test_it_goes_in_steps_and_what_comes_meanwhile_follows(world: World) -> None:
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, *range(1, 3 * STEP + 1))
+    assert got(client) == []
+    settle(world, stream, 3 * STEP)
+    assert got(client) == list(range(1, STEP + 1))
+    hold(world, stream, 3 * STEP + 1)
+    assert stream.source is None
+    world.advance(0.1)
+    assert got(client) == list(range(STEP + 1, 3 * STEP + 2))
+    assert (stream.source, stream.behind, stream.done, stream.held_count) == (ONE, None, 3 * STEP + 1, 0)
+    assert world.node.federation.streams.release.held_bytes == 0
+    assert stream.take(ONE, 3 * STEP + 2, 1) == 1
+
+
+def test_in_the_order_of_numbers_each_once(world: World) -> None:
+    """Whatever came first, and though an answer brings what is here."""
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, 5, 2, 9)
+    hold(world, stream, 3, 2, 7)
+    settle(world, stream, 7)
+    assert got(client) == [2, 3, 5, 7]
+    assert stream.held_count == 1
+
+
+def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
+    monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
+    stream, client = stream_of(world), client_of(world, receive_maximum=100)
+    backpressure = world.node.federation.backpressure
+    hold(world, stream, *range(1, 8_001))
+    settle(world, stream, 8_000)
+    found = []
+    for _ in range(200):
+        world.advance(0.01)
+        if len(found) < 8_000:
+            assert client.conn in backpressure._wishes or len(world.session("c").queue) < limits.HOLD_QUEUED
+        found += got(client)
+    assert found == list(range(1, 8_001))
+    assert world.counters.dropped_queue_full == 0
+    assert not backpressure._wishes
+
+
+def test_one_that_takes_nothing_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
+    monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
+    stream, dead = stream_of(world), client_of(world, receive_maximum=100)
+    other = world.connect("other", properties={Property.RECEIVE_MAXIMUM: 60_000})
+    other.subscribe("t", qos=1)
+    hold(world, stream, *range(1, 8_001))
+    settle(world, stream, 8_000)
+    found = []
+    for _ in range(30):
+        world.advance(0.1 * (SLOW_WAIT + limits.HOLD_TIME))
+        found += got(other)
+    assert found == list(range(1, 8_001))
+    assert dead.conn.stalled
+
+
+def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOLD_FEED", 100)
+    stream, client = stream_of(world), client_of(world)
+    wishes = world.node.federation.backpressure._wishes
+    hold(world, stream, *range(1, 100))
+    assert not wishes
+    hold(world, stream, 100)
+    assert list(wishes) == [stream]
+    settle(world, stream, 100)
+    assert got(client) == list(range(1, 101))
+    assert not wishes
+
+
+def test_what_there_is_no_room_for_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HELD_FEEDS_BYTES", 10 * (limits.HELD_MEMORY + 10))
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, *range(1, 21))
+    assert world.counters.feeds_refused == 20 - stream.held_count > 0
+    first = stream.held_count + 1
+    assert stream.lacks() == [(first, LAST)]
+    assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
+    stream.settled = min(20, first - 1)
+    world.node.federation.streams.release.begin(stream, world.now)
+    world.settle()
+    assert got(client) == list(range(1, first))
+    assert stream.done == first - 1
+    assert not stream.fed
+
+
+def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None:
+    """Though the later one has answered before, as long as the broker says that it has more of the earlier one."""
+    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    client = client_of(world)
+    directory = world.node.federation.listings.directory
+    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    directory.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(1.0)
+    assert got(client) == []
+    hold(world, early, 7)
+    early.finished = True
+    settle(world, early, 7)
+    assert got(client) == [7]
+    world.advance(0.1)
+    assert got(client) == [1]
+    assert (late.source, late.behind) == (ONE, None)
+
+
+def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: World) -> None:
+    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    client = client_of(world)
+    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    world.node.federation.listings.directory.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(PATIENCE - 1.0)
+    assert got(client) == []
+    world.advance(2.0)
+    assert got(client) == [1]
+    assert early.finished
+    del world.node.federation.listings.directory.listings[FAR]
+
+
+@pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])
+def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
+    head = b"\x32" + bytes((2 + 1 + 2 + 1 + len(properties) + 1,)) + b"\0\1t\0\1" + bytes((len(properties),)) + properties
+    data = b"".join(head + b"%d" % n for n in range(4))
+    run = Batch(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
+    key = origin_key(OWN, 1)
+    entry = Entry.run(key, 10, 4, run.for_links(key, 10), run.size, 0.0)
+    for low, high in ((10, 13), (11, 12), (13, 13)):
+        batch = batch_of(entry.part(low, high))
+        assert [m.payload for m in batch.messages()] == [b"%d" % (n - 10) for n in range(low, high + 1)]
+        assert (batch.topic, batch.qos, batch.properties, batch.size) == (b"t", 1, properties, run.size)
+        assert batch.data == data[(low - 10) * run.size : (high - 9) * run.size]
