@@ -13,6 +13,7 @@ import pytest
 from broker.fanout import Fanout
 from broker.moving import Moving
 from broker.propagation import Propagation
+from broker.release import Release
 from broker.repeats import Repeats
 from broker.session import Session
 from broker.streams import Streams
@@ -43,21 +44,21 @@ def answers_at_once(patch: Patch) -> None:
 
 def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
     """What feeds held, and what origins answered, is delivered otherwise."""
-    release, ways = Streams._release, {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)}
+    step, ways = Release._step, {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)}
 
-    def wrong(self: Streams, *arguments: Any) -> list[int]:
+    def wrong(self: Release, *arguments: Any) -> bool:
         found: list[Any] = []
         for owner, (name, call) in ways.items():
             patch.setattr(owner, name, lambda *rest, call=call: found.append((call, rest)))
         try:
-            return release(self, *arguments)
+            return step(self, *arguments)
         finally:
             for owner, (name, call) in ways.items():
                 patch.setattr(owner, name, call)
             for call, rest in change(found):
                 call(*rest)
 
-    patch.setattr(Streams, "_release", wrong)
+    patch.setattr(Release, "_step", wrong)
 
 
 def drops_some(patch: Patch) -> None:
