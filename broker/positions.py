@@ -45,6 +45,9 @@ MAX_HOPS = 64
 SLACK = 0.02
 """s by which a question may have been slower than its answer: the sooner a subscription begins, the less is lost after SUBACK."""
 
+UNSURE = 0.2
+"""s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
+
 DRIFT = 1e-4
 """s that two clocks may come apart in a second."""
 
@@ -180,7 +183,10 @@ class Positions:
         self._set_clock(key, clock, asked)
         for at, group in zip(range(7, size, 6), groups, strict=False):
             self.raised(key, group, min(top, int.from_bytes(body[at : at + 6], "big")))
-        then = clock - (self._ahead(key) or 0.0)  # when it was answered, by our clock
+        # When it was answered, by our clock: at the latest, where a question that was long on its way leaves that open. For what
+        # began meanwhile it is asked again, as messages that were published after that must not be taken for older ones.
+        least, most, _ = self._clocks[key]
+        then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
         self.raised(key, [start for start in self._open(key) if start.at >= then], top)
         return body[size:], bool(self._open(key))
 
