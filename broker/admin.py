@@ -153,6 +153,7 @@ class Admin:
             "uptime_s": round(now - self._started, 3),
             "ready": not self.readiness.reasons(),
             "connections": node.connected,
+            "open": len(node.connections),  # clients, links, and who has not said yet what it is
             "sessions": len(node.sessions),
             "subscriptions": len(node.fanout.trie),
             "retained": len(node.retained) - len(node.retained.match("$SYS/#", node.now)),

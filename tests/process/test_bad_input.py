@@ -150,7 +150,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         data = rng.randbytes(rng.randrange(1, 300))
         with Raw(broker.port, connect(4 + number % 2) + data if number % 3 else data):
             pass
-    until(lambda: broker.view()["connections"] <= len(three.brokers) - 1 + 2, "they are all gone")
+    until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
     watch.check()
     assert len(broker.lines("WARNING", "127.0.0.1:")) <= (limits.LOG_CAUSES + 1) * three.minutes()
     assert not broker.lines("Traceback")
@@ -293,7 +293,7 @@ def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make)
         watch.check()
         with false_friend(broker, three.cluster):
             until(lambda: len(broker.view()["links"]) == len(three.brokers), "it has a link all the same")
-        until(lambda: broker.view()["connections"] <= len(three.brokers) - 1 + 2, "they are all gone")
+        until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
     assert len(broker.lines("WARNING")) - warned <= 4 * three.minutes()
     Undisturbed(three, make).check()
 

@@ -135,7 +135,7 @@ def broker(one: Broker) -> Iterator[Broker]:
     assert one.running
     yield one
     assert one.running
-    until(lambda: one.view()["connections"] == 0, "all connections are gone")
+    until(lambda: one.view()["open"] == 0, "all connections are gone")
     assert not one.lines("Traceback")
 
 
@@ -175,7 +175,7 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
     before, timeouts = rss(broker), broker.counter("connect_timeout")
     half = open_halfway(broker.port, HALF_OPEN)
     slow = [Raw(broker.port) for _ in range(20)]
-    until(lambda: broker.view()["connections"] == HALF_OPEN + 22, "all are open")
+    until(lambda: broker.view()["open"] == HALF_OPEN + 22, "all are open")
     assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
     witness.served()
     said = encode(Connect("MQTT", 5, True, 0, "slow", None, None, None, {Property.USER_PROPERTY: [("k", "v" * 50)]}), 5)
