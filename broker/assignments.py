@@ -188,11 +188,10 @@ class Assignments:
             elif who == NOBODY or life or self._gone.setdefault(who[:8], now) + GONE <= now:
                 room = self._give_those_of(who, life, room, now)
         self._heard.clear()
-        if self._full and self._progress + limits.HOLD_TIME <= now:
-            self._release(stalled=True)
+        self._release(stalled=self._progress + limits.HOLD_TIME <= now)
         self._gone = {broker: since for broker, since in self._gone.items() if any(who[:8] == broker for who in ledger.by_who)}
         self._timer = None
-        if ledger.refs:
+        if ledger.refs or self._full:
             self._timer = self._node.schedule(now + (PAUSE if room <= 0 else SWEEP), self._sweep)
         self.tell()
 

@@ -426,3 +426,26 @@ def test_garbage_costs_the_link(text: bytes) -> None:
     one.send(b"\x32" + bytes((len(body),)) + body)
     assert not one.up
     assert world.counters.link_garbage == 1
+
+
+def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many messages unacknowledged a publisher is held until they are fewer, or nothing happens for half a second."""
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 4)
+    world, _ = federation()
+    post(world, 102, 1)
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("t", b"x", qos=1, packet_id=number)
+    assignments = world.node.federation.assignments
+    assert len(assignments.ledger) == 5
+    assert publisher.conn.held
+    for ref in list(assignments.ledger.refs):
+        assignments.ledger.close(ref)  # as given to a member here
+    world.advance(0.3)
+    assert not publisher.conn.held
+    for number in range(6, 11):
+        publisher.publish("t", b"x", qos=1, packet_id=number)
+    assert publisher.conn.held
+    world.advance(0.6)
+    world.advance(0.3)
+    assert not publisher.conn.held
