@@ -25,7 +25,7 @@ def main(seconds: float) -> int:
     """Measure every case for about `seconds` and print a table; then what rules and wildcard filters cost, and how subscribing
     and matching grow, which takes about 20 s more. Returns 1 if one failed."""
     failed = False
-    for part in (_wire, _trie, _fanout):
+    for part in (_wire, _trie, _fanout, _links):
         try:
             for name, operations, call in part():
                 print(f"{name:<52}{_measure(call, operations, seconds):>12,.1f} ns/op", flush=True)
@@ -146,6 +146,64 @@ def _fanout() -> Iterator[Case]:
         ):
             call = _node_call(subscribers, topics, version, qos, properties)
             yield f"node, 1 to {subscribers}, {title}", 500, call
+
+
+def _links() -> Iterator[Case]:
+    """What a link between two brokers costs: its handshake at both ends together, until they have come up, and its records."""
+    from broker.record_layer import Cipher
+
+    for title, proofs in (("no key", (False, False)), ("keys", (True, False)), ("keys and a secret", (True, True))):
+        yield f"link handshake, both ends, {title}", 1, _handshake(*proofs)
+    packets_of_a_record = b"x" * 65_536
+    one, other = Cipher(b"k" * 32), Cipher(b"k" * 32)
+    yield "record of 64 KiB, sealed and opened", 1, lambda: other.open(memoryview(one.seal(packets_of_a_record)))
+    yield "record of 100 bytes, sealed and opened", 1, lambda: other.open(memoryview(one.seal(b"x" * 100)))
+
+
+def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
+    from broker.broker_key import make_key
+    from broker.config import NodeConfig
+    from broker.effects import Dial
+    from broker.node import Node
+
+    made = [make_key(bytes((number,)) * 32) for number in (1, 2)]
+    nodes = [
+        Node(
+            NodeConfig(
+                id=key.id, key=key if keys else None, secret=b"s" * 32 if secret else None, discovery="static",
+                host=f"10.0.0.{number}",
+            ),
+            0.0, 1.7e9, random.Random(number),
+        )
+        for number, key in enumerate(made)
+    ]  # fmt: skip
+
+    def call() -> None:
+        sinks = [_Sink(), _Sink()]
+        conns = [
+            nodes[0].connection_made("out", "10.0.0.1:1883", "link", sinks[0], 0.0, Dial("10.0.0.1", 1883)),
+            nodes[1].connection_made("in", "10.0.0.0:40000", "default", sinks[1], 0.0),
+        ]
+        while True:
+            for node in nodes:
+                node.flush()
+                node.take_effects()
+            if all(any(link.conn is conn and link.state == "up" for link in node.federation.links.values())
+                   for node, conn in zip(nodes, conns, strict=True)):  # fmt: skip
+                break
+            moved = [b"".join(sink.taken) for sink in sinks]
+            for sink, conn, data in zip(sinks, conns, reversed(moved), strict=True):
+                sink.taken.clear()
+                if data:
+                    conn.receive(data, 0.0)
+            if not any(moved):
+                raise RuntimeError("the two brokers do not link")
+        for node, conn in zip(nodes, conns, strict=True):
+            node.connection_lost(conn, "done", 0.0)
+            node.flush()
+            node.take_effects()
+
+    return call
 
 
 def _burdens(seconds: float) -> Iterator[str]:

@@ -99,7 +99,7 @@ class Handshake:
         elif self.node.config.link_listener not in (None, self.conn.listener):
             raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
         else:
-            self.node.federation.accept(self.conn, connect, now)
+            self.node.federation.accept(self.conn, connect, body, now)
 
     def _refuse(self, error: WireError) -> None:
         node = self.node
@@ -173,6 +173,10 @@ class Handshake:
         node = self.node
         if node.drain is not None:
             self._elsewhere(node.drain.reference())
+            return False
+        if node.federation.id_conflict.yields:
+            why = "comes while another broker has this one's id"
+            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
         most = node.config.max_connections
         if most and node.connected >= most:

@@ -35,8 +35,10 @@ class Admission:
             callers[0].conn.abort("too many handshakes")
             federation.link_lost(callers[0], "too many handshakes", now)
 
-    def acceptable(self, link: Link, now: float) -> bool:
-        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away."""
+    def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
+        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away. `proven`: it is going
+        to prove nothing more of what it says.
+        """
         federation = self.federation
         config = federation.config
         peer = link.peer
@@ -54,8 +56,11 @@ class Admission:
                 why += f", which routing by {config.routing} needs"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
-        if peer.id == federation.own.id:
+        if peer.id == federation.own.id and (proven or peer.boot == federation.own.boot):
             self._own_id(link, now)
+            return False
+        if federation.id_conflict.yields:
+            self._drop(link, "comes while another broker has this one's id")
             return False
         old = federation.links.get(peer.id)
         # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
@@ -75,6 +80,8 @@ class Admission:
             link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
             if dialled is not None:  # what a caller says of its address proves nothing
                 federation.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
+            if link.handshake.method is not None:
+                federation.id_conflict.proven(peer.boot, dialled or Address(peer.host, peer.port), now)
 
     def _namesake(self, link: Link, old: Link, now: float) -> bool:
         """Whether this is another broker with the id of a linked one; it was refused then."""
@@ -86,7 +93,8 @@ class Admission:
         alive = old.state == "up" and old.conn.last_heard + 2 * self.federation.config.hello > now
         if new_peer.boot > old_peer.boot and not alive:
             return False  # it has moved
-        link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id")
+        other = str(Address(old_peer.host, old_peer.port))
+        link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id", other)
         return True
 
     def admit(self, link: Link, now: float) -> bool:

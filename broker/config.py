@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker import limits
+from broker.broker_key import BrokerKey
 from broker.versions import NEWEST, OLDEST, SELECTIVE
 from discovery.address import Address, is_wildcard
 from discovery.effects import Identity, MembershipConfig
@@ -25,6 +26,8 @@ class NodeConfig:
     """What announcements say; "" means the address that they come from. None: `host`."""
     cluster: str = "mqttree"
     secret: bytes | None = None
+    key: BrokerKey | None = None
+    """Proves the id, and has other brokers prove theirs."""
     discovery: str = "off"
     seeds: tuple[tuple[str, int], ...] = ()
     routing: str = "flood"

@@ -116,8 +116,11 @@ class Counters:
     link_timeouts: int = 0
     link_garbage: int = 0
     link_wrong_secret: int = 0
+    link_wrong_id: int = 0  # brokers that did not prove that their id is theirs
     link_wrong_cluster: int = 0
+    link_tampered: int = 0  # links closed because what came was not what the other broker had sent
     duplicate_id: int = 0
+    id_conflicts: int = 0  # times that clients were no longer accepted, as a broker that was there before has this one's id
     topology_changes: int = 0
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them

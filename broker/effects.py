@@ -75,7 +75,7 @@ class Dial:
 
 @dataclass(slots=True, eq=False)
 class Datagram:
-    """Send an announcement to the discovery group. No answer."""
+    """Send an announcement to the discovery group, from each interface as `discovery.announcement.bind` makes it. No answer."""
 
     data: bytes
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
@@ -21,6 +21,7 @@ from broker.connection import Connection
 from broker.custody import Custody
 from broker.drain import CLIENTS_AT
 from broker.effects import Datagram, Dial
+from broker.id_conflict import IdConflict
 from broker.interest import Interest
 from broker.link import Link
 from broker.linkacks import LinkAcks
@@ -67,6 +68,8 @@ class Federation:
         self.node = node
         self.config: NodeConfig = config
         self.rng = rng
+        self.entropy: Callable[[int], bytes] = rng.randbytes
+        """Makes so many bytes for keys and nonces; a driver puts in what nobody can guess."""
         self.own = Identity(config.id, config.boot, (config.host, config.port))
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
@@ -92,6 +95,7 @@ class Federation:
         self.repair = Repair(self.relay, self)
         self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
+        self.id_conflict = IdConflict(self)
         self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
         self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
         self.records |= self.propagation.records | self.positions.records
@@ -114,8 +118,8 @@ class Federation:
         self.membership.datagram_received(data, source, now)
         self._settle(now)
 
-    def accept(self, conn: Connection, connect: Connect, now: float) -> None:
-        """Take over a connection whose first packet was a broker's CONNECT."""
+    def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
+        """Take over a connection whose first packet was a broker's CONNECT; `body`: its bytes behind the length."""
         if len(self.links) + len(self.handshakes) >= limits.MAX_LINKS:
             self.count("links_refused")
             conn.abort("too many links")
@@ -125,8 +129,11 @@ class Federation:
         conn.owner = link
         self.node.links_by_connection[conn] = link
         self.handshakes[link] = None
+        if not self.enabled:
+            link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, "calls one that does not federate", "links_refused")
+            return
         try:
-            link.handshake.connect_received(connect, now)
+            link.handshake.connect_received(connect, body, now)
         except WireError as error:
             link.fail(error)
         self._settle(now)
@@ -176,10 +183,11 @@ class Federation:
                 self.log("warning", f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed")
                 link.conn.abort("silent")
                 continue
-            if link.conn.mid_packet and link.conn.last_heard + self.config.hello > now:
+            if link.mid_packet and link.conn.last_heard + self.config.hello > now:
                 self.heard(link, now)  # its BPDUs wait behind a large packet
             if link.next_hello <= now:
                 link.send_ping(now)
+        self.id_conflict.tick(now)
         self.membership.tick(now)
         self.tree.tick(now)
         self.relay.tick(now)
@@ -195,7 +203,7 @@ class Federation:
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
-        due = min(now + self.config.hello, self.tree.next_deadline())
+        due = min(now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline())
         if (at := self.membership.next_deadline()) is not None and at < due:
             due = at
         timeout = self.config.link_timeout
@@ -267,6 +275,8 @@ class Federation:
                     self.node.effects.append(Dial(address.host, address.port))
             case discovery.Surplus(broker_id):
                 self._close_surplus(broker_id, now)
+            case discovery.SameId(address):
+                self.id_conflict.suspect(address, now)
             case discovery.Log(level, text):
                 self.node.log(level, text)
             case discovery.StateChanged(state):
@@ -388,7 +398,7 @@ class Federation:
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT on a link: a broker that stops says goodbye."""
-        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None:
+        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.state == "up":
             self.membership.member_left(link.peer.id, link.peer.boot, now)
         self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
 

@@ -1,4 +1,4 @@
-"""Who a broker is across its restarts: an id and a boot number, kept beside its data (design section 3)."""
+"""Who a broker is across its restarts: an id with its key and a boot number, kept beside its data (design section 3)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.broker_key import SEED_BYTES, BrokerKey, make_key
 from broker.configfile import ConfigError
 
-ID_BYTES = 8
 MAX_BOOT = (1 << 32) - 1
 """Boot numbers travel as u32."""
 
-_MAX_FILE = 64  # bytes read of a file that holds one short line
+_MAX_FILE = 160  # bytes read of a file that holds one short line
 
 
 @dataclass(slots=True, frozen=True)
 class BrokerIdentity:
-    """Id (8 bytes) and boot number (u32, grows with every start)."""
+    """Id (8 bytes), boot number (u32, grows with every start), and the key whose hash the id is."""
 
     id: bytes
     boot: int
+    key: BrokerKey
 
 
 class DataDir:
@@ -63,13 +64,13 @@ class DataDir:
         Both are on the disk before they are returned. Raises ConfigError naming the file that cannot be used.
         """
         raw_id, raw_boot = self._read("broker-id"), self._read("boot")
-        if raw_id is not None:
-            if not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
-                raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
-            broker_id = bytes.fromhex(raw_id.decode().strip())
-        else:
-            broker_id = new_id(rng)
-            self._write("broker-id", broker_id.hex())
+        key = self._key(raw_id is None, rng)
+        if raw_id is None:
+            self._write("broker-id", key.id.hex())
+        elif not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
+            raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
+        elif bytes.fromhex(raw_id.decode().strip()) != key.id:
+            raise ConfigError(f"{self.path / 'broker-id'}: not the id of the key in broker-key, which is {key.id.hex()}")
         previous = 0
         if raw_boot is not None:
             if not re.fullmatch(rb"[0-9]{1,10}\s*", raw_boot) or int(raw_boot) > MAX_BOOT:
@@ -79,7 +80,21 @@ class DataDir:
         if boot > MAX_BOOT:
             raise ConfigError(f"{self.path / 'boot'}: {previous} is the last boot number; remove the folder for a new broker id")
         self._write("boot", str(boot))
-        return BrokerIdentity(broker_id, boot)
+        return BrokerIdentity(key.id, boot, key)
+
+    def _key(self, new: bool, rng: random.Random) -> BrokerKey:
+        """Return the key kept here; a `new` broker's is made by `rng` if there is none."""
+        raw, path = self._read("broker-key"), self.path / "broker-key"
+        if raw is None:
+            if not new:
+                raise ConfigError(f"{path}: there is none, so the id in broker-id is not ours; begin with an empty folder")
+            key = new_key(rng)
+            self._write("broker-key", (key.seed + key.public).hex())
+            return key
+        if not re.fullmatch(rb"[0-9a-fA-F]{128}\s*", raw):
+            raise ConfigError(f"{path}: not a broker's key of 128 hexadecimal digits")
+        both = bytes.fromhex(raw.decode().strip())
+        return BrokerKey(both[:SEED_BYTES], both[SEED_BYTES:])
 
     def _read(self, name: str) -> bytes | None:
         path = self.path / name
@@ -111,11 +126,14 @@ class DataDir:
             raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
-def new_id(rng: random.Random) -> bytes:
-    """Make an id; 64 random bits, so that a thousand brokers have different ones. Never zero, which stands for nobody."""
-    return rng.randrange(1, 1 << 8 * ID_BYTES).to_bytes(ID_BYTES, "big")
+def new_key(rng: random.Random) -> BrokerKey:
+    """Make a key; its id, 64 bits of a hash, is another one for each of a thousand brokers, and never zero (nobody)."""
+    while not any((key := make_key(rng.randbytes(SEED_BYTES))).id):
+        pass
+    return key
 
 
 def fresh_identity(wall: float, rng: random.Random) -> BrokerIdentity:
     """Return the identity of a broker that keeps nothing: it is a new one with every start."""
-    return BrokerIdentity(new_id(rng), max(1, min(int(wall), MAX_BOOT)))
+    key = new_key(rng)
+    return BrokerIdentity(key.id, max(1, min(int(wall), MAX_BOOT)), key)

@@ -351,6 +351,14 @@ MAX_HANDSHAKES = 256
 """callers that have not proven yet that they are brokers; the oldest makes room [links_refused]. A broker is done in two round
 trips: a federation of hundreds that starts at once gets through, and so it does past somebody who calls and says no more."""
 
+RECORD_BYTES = 64 * 1024
+"""bytes of packets in one record of a link that a secret protects: AES-GCM is at its best speed there, and a neighbour that is
+not believed before its record is whole makes us hold no more. A longer record closes the link [link_tampered]."""
+
+RECORDS_PER_KEY = 1 << 20
+"""records under one key; both ends then take the next one. 64 GiB at most, far from where AES-GCM begins to say something about
+what it hides (2^36 blocks for a chance of 2^-57)."""
+
 GOSSIP_PAUSE = 0.05
 """s between two lists of members to one neighbour: newcomers are told at once, a flood of them in one piece."""
 

@@ -1,7 +1,8 @@
 """A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in PINGREQ, messages.
 
 States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed. What leads to `up`
-is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways.
+is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways, with a cluster secret in encrypted
+records (`broker.record_layer`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
-from broker.wire.packets import Connack, Connect, Disconnect
+from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable, forwardable_cached
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.federation import Federation
+    from broker.record_layer import RecordLayer
 
 MARKED = 1 << 31
 """In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been handled."""
@@ -66,6 +68,7 @@ class Link:
         "joining",
         "kept_from",
         "kept_since",
+        "layer",
         "live",
         "log_lost",
         "marks",
@@ -96,6 +99,7 @@ class Link:
         self.state = "called" if dialled else "calling"
         self.opened = now
         self.handshake = LinkHandshake(federation, self)
+        self.layer: RecordLayer | None = None  # with a secret, once both have proven that they have it
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
         self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
@@ -170,7 +174,7 @@ class Link:
         """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
         self._ping = self._ping + 1 & MARKED - 1
         # A sample taken while data waits in our own queue measures the queue, not the path.
-        if not self.conn.backlog and not self.conn.paused and not self.conn.mid_packet:
+        if not self.conn.backlog and not self.conn.paused and not self.mid_packet:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
@@ -219,6 +223,7 @@ class Link:
         position = 0
         size = len(data)
         conn = self.conn
+        owner = conn.owner
         try:
             while position + 2 <= size:
                 length, body = read_length(data, position + 1)
@@ -237,6 +242,8 @@ class Link:
                 else:
                     self._packet(first, data[body:end], now)
                     position = end
+                    if conn.owner is not owner and conn.owner is not None:  # what follows is encrypted
+                        return position + conn.owner.packets(data[position:], now)
                 if conn.closing or conn.closed:
                     break
         except WireError as error:
@@ -257,8 +264,10 @@ class Link:
         packet = decode_packet(first, body, 5)
         if isinstance(packet, Connack):
             self.handshake.connack_received(packet, now)
-        elif isinstance(packet, Connect) and self.dialled and self.state == "called" and packet.bridge:
-            self.handshake.connect_received(packet, now)
+        elif isinstance(packet, Connect) and self.dialled and self.peer is None and packet.bridge:
+            self.handshake.connect_received(packet, body, now)
+        elif isinstance(packet, Auth) and self.layer is None and self.state != "up":
+            self.handshake.auth_received(packet, body, now)
         elif isinstance(packet, Disconnect):
             self.conn.close()
             self.federation.link_left(self, packet.reason, now)
@@ -474,6 +483,18 @@ class Link:
         self.federation.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
         self.federation.link_lost(self, error.message, self.federation.node.now)
+
+    def tampered(self, what: str) -> None:
+        """Close because what came is not what the other broker sent: one line, a counter."""
+        self.federation.count("link_tampered")
+        text = f"link to {self.title}: {what}; closed"
+        self.federation.log("warning", text, cause="altered on the way", peer=self.conn.peer)
+        self.conn.abort(what)
+
+    @property
+    def mid_packet(self) -> bool:
+        """True while part of a packet has come and the rest is on its way."""
+        return self.conn.mid_packet or (self.layer is not None and self.layer.mid_packet)
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""

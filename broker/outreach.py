@@ -14,6 +14,7 @@ from broker.sockets import dial
 from broker.tls import describe_error, dial_context
 from broker.transport import Driver, StreamProtocol
 from discovery.address import Address
+from discovery.announcement import bind
 from discovery.dns import Resolver
 from discovery.multicast import Multicast
 from stp.capability import Damped, measure
@@ -95,7 +96,10 @@ class Outreach:
     def send(self, data: bytes) -> None:
         """Send a datagram to the discovery group, if there is one."""
         if self._multicast is not None:
-            self._multicast.send(data)
+            self._multicast.send(data, self._bind)
+
+    def _bind(self, data: bytes, host: str) -> bytes:
+        return bind(data, self.settings.secret if self.settings is not None else None, host)
 
     async def dial(self, effect: Dial, driver: Driver) -> None:
         """Connect to a broker; the node is told that it stands, or why not."""

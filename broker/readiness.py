@@ -1,7 +1,7 @@
 """Whether clients should come to this broker (`/readyz`): what load balancers and orchestrators ask, while `/healthz` says that
 it is alive.
 
-    not ready -(its journal is written, so many brokers as it waits for were there once, nobody drains it)-> ready
+    not ready -(its journal is written, so many brokers as it waits for were there once, nobody drains it, id its own)-> ready
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Readiness:
             found.append("draining")
         if node.durability is not None and node.durability.state != OK:
             found.append("the journal is not written")
+        if node.federation.id_conflict.yields:
+            found.append("another broker has this one's id")
         if not self._met:
             # Once: when a broker dies, those that are left serve its clients.
             there = len(node.federation.listings.directory.reachable())

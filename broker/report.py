@@ -53,6 +53,7 @@ def federation_state(federation: Federation) -> dict[str, Any]:
         "routing": config.routing,
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
+        "id_conflict": str(federation.id_conflict.other) if federation.id_conflict.yields else None,
         "links": links,
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},

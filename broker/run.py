@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker import admin as admin_server
-from broker import logs
+from broker import logs, peering
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError, ConfigFile
 from broker.disk import Disk
@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             capability=capability.measure(alpha=settings.alpha, beta=settings.beta),
             own_host=first_address,
         )
+        federation.key = identity.key
         with _admin_socket(settings) as listener:
             raise_file_limit()
             federation.memory_limit, federation.max_connections = default_memory_limit(), files_for_clients()
@@ -258,15 +259,19 @@ class _Run:
 
     def _warn(self, broker: Broker) -> None:
         """Say what makes users and rules weaker than whoever wrote them may think."""
+        if self.federation.alone:
+            log.warning(
+                "clients are checked (%s), other brokers would not be: this broker stays alone; %s",
+                self.federation.alone, peering.REMEDY,
+            )  # fmt: skip
         access = broker.node.access
         if access is None:
             return
         believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(self.config.listeners)
         if access.rules is not None and access.rules.by_user and access.users is None and not believed:
             log.warning("rules speak of users, but nobody checks passwords: who gives a name counts as anonymous (access.users)")
-        tls = self.federation.tls
-        if self.federation.secret is None and (tls is None or tls.certfile is None):
-            log.warning("rules and users do not bind other brokers, and any may join: this cluster has no secret (--secret-file)")
+        if peering.anybody(self.federation) and peering.guard(access, self.config.listeners, plugins=False, certificates=()):
+            log.warning("rules and users do not bind other brokers, and any may join (allow-unauthenticated-brokers)")
 
     def _announce(self) -> None:
         """Say in one line who listens where; as a warning when anybody on the network may come in."""
@@ -287,7 +292,7 @@ class _Run:
             federation.id.hex(),
             federation.cluster,
             federation.discovery,
-            "" if federation.secret is not None or federation.discovery == "off" else " (no secret)",
+            " (stays alone)" if federation.alone else " (no secret)" if peering.anybody(federation) else "",
             "" if self.disk is None else f", durability {'sync' if self.disk.sync else 'async'}",
             self._anonymous_access(),
         )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import os
 import random
 import ssl
 import time
@@ -25,6 +26,8 @@ from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
+from broker import peering
+from broker.access import Access
 from broker.amqtt_face import Face
 from broker.amqtt_listener import Listener, ListenerProtocol, listen_error
 from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
@@ -32,6 +35,7 @@ from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptio
 from broker.cli import version
 from broker.client import Client
 from broker.config import NodeConfig
+from broker.configfile import ConfigError
 from broker.disk import Disk, Loaded
 from broker.durability import Durability
 from broker.effects import (
@@ -46,6 +50,7 @@ from broker.effects import (
     Discard,
     Effect,
     Event,
+    Hooks,
 )
 from broker.gatekeeper import Gatekeeper
 from broker.listening import ListenerOptions, split_options, unix_path
@@ -152,6 +157,10 @@ class Broker(Face):
 
     def _make_node(self, port: int | None = None) -> None:
         """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
+        hooks = self.plugins.hooks()
+        if self.settings is not None:
+            access = self.gatekeeper.access if self.gatekeeper is not None else None
+            peering.settle(self.settings, self._guard(access, hooks))
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
         config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval, keep_missed=True)
         config = replace(config, **self.mqtt_options)
@@ -159,9 +168,9 @@ class Broker(Face):
         config = replace(config, identity_listeners=frozenset(named), link_listener=self._link_listener())
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
-        hooks = self.plugins.hooks()
         make = ShowingNode if hooks.packets else ServerNode
         self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line)
+        node.federation.entropy = os.urandom
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
         node.sources = {}
@@ -169,6 +178,11 @@ class Broker(Face):
             node.on_packets = self._packets_sent
         self.driver = Driver(node, self._loop, self._run_effects)
         self._put_in_force()
+
+    def _guard(self, access: Access | None, hooks: Hooks) -> str:
+        """Return what has clients prove who they are."""
+        certificates = [name for name, options in self.listener_options.items() if options.require_certificate]
+        return peering.guard(access, self.listeners_config, plugins=hooks.authenticate, certificates=certificates)
 
     def _put_in_force(self) -> None:
         gatekeeper = self.gatekeeper
@@ -362,6 +376,8 @@ class Broker(Face):
         """
         gatekeeper = self.gatekeeper
         read = await self._loop.run_in_executor(None, gatekeeper.read, settings) if gatekeeper is not None else None
+        if read is not None and peering.unproven(self.settings) and (guarded := self._guard(read[1], self.node.hooks)):
+            raise ConfigError(f"clients would be checked ({guarded}), other brokers are not: {peering.REMEDY}, and start again")
         for name, (config, _) in self._contexts.items():
             self._ssl_context(name, config)
         self.outreach.renew()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from broker.broker_key import BrokerKey
 from broker.config import NodeConfig
 from broker.configfile import ConfigError, ConfigFile, kind_of
+from broker.link_keys import cluster_key
 from discovery.address import Address, is_loopback, is_wildcard, parse_address
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.multicast import GROUP, PORT, interfaces_for
 from discovery.static import parse_seeds, split_seeds
 
-MIN_SECRET = 8
-"""bytes; a shorter cluster secret is guessed faster than it is typed."""
+MIN_SECRET = 16
+"""bytes; a shorter cluster secret is guessed by who has recorded one handshake, however slow each guess is made."""
 MAX_SECRET = 4096
 """bytes; a longer one is some other file."""
 
@@ -68,8 +71,11 @@ class FederationSettings:
     """What announcements say; "" means the address that they come from. None: `host`."""
     id: bytes = b"\0" * 8
     boot: int = 1
+    key: BrokerKey | None = None
+    """Proves the id; None: brokers with keys do not link with this one."""
     cluster: str = "mqttree"
     secret: bytes | None = None
+    """The cluster's key: what `broker.link_keys.cluster_key` makes of its secret."""
     discovery: str = "multicast"
     seeds: tuple[tuple[str, int], ...] = ()
     """Literal IP addresses."""
@@ -95,6 +101,28 @@ class FederationSettings:
     """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0: any number."""
     max_connections: int = 0
     """The same for the clients that are connected."""
+    any_broker: bool = False
+    """Other brokers may link without secret or certificate although clients have to prove who they are."""
+    asked: bool = False
+    """Somebody said how others are found: it is not only the default."""
+    alone: str = ""
+    """Why this broker does not federate after all."""
+
+    @property
+    def federates(self) -> bool:
+        """Whether other brokers are looked for or let in."""
+        return self.discovery != "off" or bool(self.seeds or self.seed_names)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether other brokers prove that they belong to us."""
+        return self.secret is not None or (self.tls is not None and self.tls.certfile is not None)
+
+    def stay_alone(self, why: str) -> None:
+        """Do not federate; `why`: for a log line."""
+        self.discovery = "off"
+        self.seeds = self.seed_names = ()
+        self.alone = why
 
     def node_config(self) -> NodeConfig:
         """Return the part that the node wants."""
@@ -107,6 +135,7 @@ class FederationSettings:
             announce_host=self.announce_host,
             cluster=self.cluster,
             secret=self.secret,
+            key=self.key,
             discovery=self.discovery,
             seeds=self.seeds,
             routing=self.routing,
@@ -156,6 +185,8 @@ class RunSettings:
     tls: TlsSettings | None = None
     client_address: Address | None = None
     log_format: str = "text"
+    allow_unauthenticated_brokers: bool = False
+    asked: bool = False
     access: AccessSettings = AccessSettings()
 
     def federation(
@@ -190,7 +221,7 @@ class RunSettings:
             id=id,
             boot=boot,
             cluster=self.cluster,
-            secret=self.secret,
+            secret=None if self.secret is None else cluster_key(self.secret, self.cluster),
             discovery=self.discovery,
             seeds=tuple((seed.host, seed.port) for seed in literals),
             seed_names=tuple((seed.host, seed.port) for seed in names),
@@ -206,6 +237,8 @@ class RunSettings:
             td=self.td,
             tls=self.tls,
             client_address=self.client_address,
+            any_broker=self.allow_unauthenticated_brokers,
+            asked=self.asked,
         )
 
 
@@ -241,6 +274,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
         places[name] = where
+        settings.asked |= name in ("seed", "discovery")
         if name == "durability" and value != "none" and settings.data_dir is None:
             raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
     if settings.seed and settings.discovery == "off":
@@ -376,9 +410,15 @@ def _secret(value: object) -> bytes:
     path = _path(value)
     try:
         with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
             raw = stream.read(MAX_SECRET + 1)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    if status.st_mode & 0o077:
+        mode = f"{status.st_mode & 0o777:04o}"
+        raise ValueError(f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ValueError(f"{path} holds a secret and belongs to another user (uid {status.st_uid}): chown it")
     secret = raw.rstrip(b"\r\n")
     if not secret:
         raise ValueError(f"{path} is empty")
@@ -410,6 +450,12 @@ def _count(value: object) -> int:
 def _port(value: object) -> int:
     if type(value) is not int or not 0 < value < 65536:
         raise ValueError(f"{value!r} is not a port number from 1 to 65535")
+    return value
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, not {kind_of(value)}")
     return value
 
 
@@ -509,6 +555,7 @@ OPTIONS: dict[str, Option] = {
     "interfaces": Option(_interfaces, flag=False),
     "tls": Option(_tls, flag=False),
     "client_address": Option(_address, flag=False),
+    "allow_unauthenticated_brokers": Option(_switch, flag=False),
 }
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are flags and MQTTREE_ variables
 as well.

@@ -63,6 +63,14 @@ def is_wildcard(host: str) -> bool:
     return host in _WILDCARDS
 
 
+def packed(host: str) -> bytes:
+    """Return an IP address as 16 bytes, IPv4 as IPv6 writes it; zeros for what is none."""
+    found = _literal(host)
+    if isinstance(found, ipaddress.IPv4Address):
+        return bytes(10) + b"\xff\xff" + found.packed
+    return found.packed if found is not None else bytes(16)
+
+
 def is_loopback(host: str) -> bool:
     """Say whether `host` is only reachable from its own machine."""
     found = _literal(host)

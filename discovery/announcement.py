@@ -2,7 +2,8 @@
 
 Layout, big-endian: magic (4 bytes), version u8, flags u8, id (8 bytes), boot u32, counter u32, wall clock u64 (ms since
 the epoch), port u16, then cluster, host and name, each a length u8 and UTF-8; then fields of later versions, which are
-skipped; at the end, when the flag says so, HMAC-SHA256 of everything before it.
+skipped; at the end, when the flag says so, the IP address that it is sent from (16 bytes) and HMAC-SHA256 of everything
+before. Somebody who sends it again from another address cannot have it taken for news of the broker there (`bind`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hmac
 import struct
 from dataclasses import dataclass
 
-from discovery.address import MAX_HOST, Address, is_wildcard, normal_host
+from discovery.address import MAX_HOST, Address, is_wildcard, normal_host, packed
 
 MAGIC = b"MQTr"
 VERSION = 1
@@ -21,6 +22,9 @@ MAX_CLUSTER = 64
 MAX_NAME = 64
 ID_BYTES = 8
 MAC_BYTES = 32
+SOURCE_BYTES = 16
+"""IPv6, or IPv4 written as IPv6 does it (RFC 4291 2.5.5.2)."""
+SIGNATURE_BYTES = SOURCE_BYTES + MAC_BYTES
 
 _LEAVE = 1
 _NEW = 2
@@ -30,7 +34,7 @@ _PREFIX = struct.Struct("!4sBB")
 
 
 class AnnouncementError(ValueError):
-    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster" or "secret"."""
+    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster", "secret" or "source"."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -65,8 +69,11 @@ class Announcement:
         """Where to dial, given the datagram's source (host, UDP port)."""
         return Address(self.address.host or normal_host(source[0]), self.address.port)
 
-    def encode(self, secret: bytes | None) -> bytes:
-        """Pack into a datagram, signed when a secret is set. Raises ValueError for a field that does not fit."""
+    def encode(self, secret: bytes | None, host: str = "") -> bytes:
+        """Pack into a datagram, signed when a secret is set, to be sent from the IP address `host` ("": `bind` is going to say).
+
+        Raises ValueError for a field that does not fit.
+        """
         flags = (_LEAVE if self.leave else 0) | (_NEW if self.new else 0) | (_SIGNED if secret is not None else 0)
         if len(self.id) != ID_BYTES:
             raise ValueError(f"broker id has {len(self.id)} bytes instead of {ID_BYTES}")
@@ -85,7 +92,17 @@ class Announcement:
             parts.append(bytes((len(raw),)))
             parts.append(raw)
         data = b"".join(parts)
-        return data if secret is None else data + _mac(secret, data)
+        return data if secret is None else _sign(data, secret, host)
+
+
+def bind(data: bytes, secret: bytes | None, host: str) -> bytes:
+    """Return the datagram as it is sent from the interface with the IP address `host`; without a secret that is the same."""
+    return data if secret is None else _sign(data[:-SIGNATURE_BYTES], secret, host)
+
+
+def unsigned(data: bytes, secret: bytes | None) -> bytes:
+    """Return the part of a datagram that is the same whatever interface it is sent from."""
+    return data if secret is None else data[:-SIGNATURE_BYTES]
 
 
 def check_text(what: str, text: str, limit: int) -> bytes:
@@ -98,8 +115,8 @@ def check_text(what: str, text: str, limit: int) -> bytes:
     return raw
 
 
-def decode(data: bytes, secret: bytes | None, cluster: str | None = None) -> Announcement:
-    """Unpack a datagram.
+def decode(data: bytes, secret: bytes | None, cluster: str | None = None, host: str | None = None) -> Announcement:
+    """Unpack a datagram that came from the IP address `host` (None: not looked at).
 
     With `cluster` given, another cluster's datagram is refused as "cluster" before its signature is looked at: two
     clusters that share a network have different secrets, and that is nobody's mistake.
@@ -113,27 +130,29 @@ def decode(data: bytes, secret: bytes | None, cluster: str | None = None) -> Ann
     if version != VERSION:
         raise AnnouncementError("version", f"announcement version {version}, this broker speaks {VERSION}")
     signed = bool(flags & _SIGNED)
-    end = len(data) - (MAC_BYTES if signed else 0)
+    end = len(data) - (SIGNATURE_BYTES if signed else 0)
     if end < _FIXED.size:
         raise AnnouncementError("garbage", "announcement is cut off")
     _, _, _, broker_id, boot, counter, wall_ms, port = _FIXED.unpack_from(data)
     claimed, offset = _read_text(data, _FIXED.size, end, "cluster name", MAX_CLUSTER)
     if cluster is not None and claimed != cluster:
         raise AnnouncementError("cluster", f"announcement of cluster {claimed!r}")
-    _check_signature(data, end, signed, secret)
-    host, offset = _read_text(data, offset, end, "advertised host", MAX_HOST)
+    _check_signature(data, signed, secret)
+    if signed and host is not None and data[end : end + SOURCE_BYTES] != packed(host):
+        raise AnnouncementError("source", "announcement was signed for another address, somebody sent it again")
+    advertised, offset = _read_text(data, offset, end, "advertised host", MAX_HOST)
     name, offset = _read_text(data, offset, end, "broker name", MAX_NAME)
     if port == 0:
         raise AnnouncementError("garbage", "advertised port is 0")
-    if is_wildcard(host):
-        host = ""
+    if is_wildcard(advertised):
+        advertised = ""
     else:
         try:
-            host = normal_host(host)
+            advertised = normal_host(advertised)
         except ValueError as error:
             raise AnnouncementError("garbage", f"advertised {error}") from None
     return Announcement(
-        claimed, broker_id, boot, counter, wall_ms / 1000, Address(host, port), name,
+        claimed, broker_id, boot, counter, wall_ms / 1000, Address(advertised, port), name,
         bool(flags & _LEAVE), bool(flags & _NEW), version,
     )  # fmt: skip
 
@@ -154,14 +173,19 @@ def _read_text(data: bytes, offset: int, end: int, what: str, limit: int) -> tup
     return text, stop
 
 
-def _check_signature(data: bytes, end: int, signed: bool, secret: bytes | None) -> None:
+def _check_signature(data: bytes, signed: bool, secret: bytes | None) -> None:
     if secret is None:
         if signed:
             raise AnnouncementError("secret", "announcement is signed, this broker has no cluster secret")
     elif not signed:
         raise AnnouncementError("secret", "announcement is not signed with the cluster secret")
-    elif not hmac.compare_digest(_mac(secret, data[:end]), data[end:]):
+    elif not hmac.compare_digest(_mac(secret, data[:-MAC_BYTES]), data[-MAC_BYTES:]):
         raise AnnouncementError("secret", "announcement is signed with another cluster secret")
+
+
+def _sign(data: bytes, secret: bytes, host: str) -> bytes:
+    bound = data + packed(host)
+    return bound + _mac(secret, bound)
 
 
 def _mac(secret: bytes, data: bytes) -> bytes:

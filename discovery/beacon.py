@@ -6,7 +6,7 @@ import random
 from collections import deque
 
 from discovery.address import Address, is_wildcard
-from discovery.announcement import Announcement
+from discovery.announcement import Announcement, unsigned
 from discovery.dialler import NEVER
 from discovery.effects import Identity, MembershipConfig
 
@@ -65,7 +65,7 @@ class Beacon:
 
     def is_own(self, data: bytes) -> bool:
         """Say whether this datagram is one that was sent from here."""
-        return data in self._recent
+        return unsigned(data, self._config.secret) in self._recent
 
     def _hasten(self, due: float) -> None:
         if self.due != NEVER:
@@ -74,8 +74,9 @@ class Beacon:
     def _sign(self, wall: float, leave: bool, new: bool) -> bytes:
         self._counter = min(self._counter + 1, 0xFFFFFFFF)
         data = self._encode(wall, leave, new)
-        self._sent.append(data)
-        self._recent.add(data)
+        own = unsigned(data, self._config.secret)
+        self._sent.append(own)
+        self._recent.add(own)
         if len(self._sent) > OWN_KEPT:
             self._recent.discard(self._sent.popleft())
         return data

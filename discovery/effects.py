@@ -20,7 +20,7 @@ class State(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Announce:
-    """Send this datagram to the multicast group."""
+    """Send this datagram to the multicast group, from each interface as `announcement.bind` makes it."""
 
     data: bytes
 
@@ -68,7 +68,14 @@ class Surplus:
     id: bytes
 
 
-Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus
+@dataclass(slots=True, frozen=True)
+class SameId:
+    """A broker that announces this address says that it has our id. It has proven nothing."""
+
+    address: Address
+
+
+Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | SameId
 
 
 @dataclass(slots=True, frozen=True)

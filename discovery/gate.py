@@ -24,6 +24,7 @@ _COUNTER_OF_KIND = {
     "version": "wrong_version",
     "cluster": "wrong_cluster",
     "secret": "wrong_secret",
+    "source": "replayed",
     "replay": "replayed",
     "clock": "wrong_clock",
 }
@@ -59,7 +60,7 @@ class Gate:
     def decode(self, data: bytes, source: tuple[str, int], now: float) -> Announcement | None:
         """Unpack; None when it is refused, which has then been counted and complained about."""
         try:
-            announcement = decode(data, self._secret, self._cluster)
+            announcement = decode(data, self._secret, self._cluster, source[0])
             announcement.address_from(source)
         except AnnouncementError as error:
             self.refuse(error.kind, str(error), source, now)

@@ -24,6 +24,7 @@ from discovery.effects import (
     Log,
     MembershipConfig,
     NewMember,
+    SameId,
     State,
     StateChanged,
     Surplus,
@@ -404,6 +405,7 @@ class Membership:
             if first >= heard.counter:
                 return
         self._report_namesake(heard.boot, address)
+        self._effects.append(SameId(address))
 
     def _report_namesake(self, boot: int, address: Address) -> None:
         self.counters["duplicate_id"] += 1

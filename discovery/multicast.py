@@ -84,11 +84,14 @@ class Multicast:
             self._loop = asyncio.get_running_loop()
             self._look()
 
-    def send(self, data: bytes) -> None:
-        """Send one datagram on every interface. One that refuses is left and tried again at the next rescan."""
+    def send(self, data: bytes, bind: Callable[[bytes, str], bytes] | None = None) -> None:
+        """Send one datagram on every interface, as `bind` makes it for that interface's address.
+
+        An interface that refuses is left and tried again at the next rescan.
+        """
         for interface, sock in list(self._sockets.items()):
             try:
-                sock.sendto(data, self._target)
+                sock.sendto(data if bind is None else bind(data, interface[0]), self._target)
             except (BlockingIOError, InterruptedError):
                 self.send_errors += 1  # a full buffer: announcements are repeated anyway
             except OSError as error:

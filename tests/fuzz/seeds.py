@@ -48,6 +48,11 @@ def seeds(name: str) -> list[bytes]:
             said.append(encode_packet(bridge(1), 5)[:255])
             stories = [bytes((options,)) + story for story in STORIES for options in (0, 1, 2, 0x41, 0x80, 0xC0)]
             return stories + [b"\0" + _A + b"\x04" + bytes((len(data),)) + data for data in said]
+        case "records":
+            # what is said, whole; then with a byte replaced, put in and taken out, and its beginning said again
+            said = (b"\0\0\0", b"\2\1\5\2\1\1\xff", b"\1\3\0\0\7")
+            bent = (b"", b"\0\0\5\4", b"\0\0\x10\1\2ab", b"\0\1\0\2", b"\0\0\0\3")
+            return [one + other for one in said for other in bent]
         case "announcement":
             told = [
                 Announcement("mqttree", b"n" * 8, 1, 1, 1.7e9, Address(host, 1883), "name", leave, new).encode(None)

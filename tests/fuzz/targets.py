@@ -1,4 +1,5 @@
-"""Everything that is fuzzed, by name: the decoder, a whole node, a link, announcements, PROXY headers, HTTP requests.
+"""Everything that is fuzzed, by name: the decoder, a whole node, a link, records of protected links, announcements, PROXY
+headers, HTTP requests.
 
 The bytes of an input are a programme (`tape`); what must never happen raises, whatever they are.
 """
@@ -9,10 +10,12 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from broker import proxy
+from broker import limits, proxy
 from broker.admin import _REASONS, AdminProtocol, parse_request
 from broker.config import NodeConfig
+from broker.connection import packet_size
 from broker.node import Node
+from broker.record_layer import RecordLayer
 from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
 from broker.wire.reader import PacketReader
 from discovery import announcement
@@ -75,6 +78,83 @@ def _varint(value: int) -> bytes:
             return bytes(out)
 
 
+# ------------------------------------------------------------------ records of protected links
+
+
+class _Reader:
+    """Stands for a link: it takes whole packets and remembers what came."""
+
+    def __init__(self) -> None:
+        self.conn = SimpleNamespace(transport=self, owner=None, closing=False, closed=False)
+        self.layer: Any = None
+        self.came = bytearray()
+        self.written = bytearray()
+        self.fault = ""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.conn.closing = True
+
+    def packets(self, data: bytes, now: float) -> int:
+        position = 0
+        while position < len(data):
+            size = packet_size(data[position : position + 5])
+            if not size or position + size > len(data):
+                break
+            self.came += data[position : position + size]
+            position += size
+        return position
+
+    def tampered(self, what: str) -> None:
+        check(what.isprintable() and not self.fault, "more than one line")
+        self.fault = what
+        self.conn.closed = True
+
+
+def records(data: bytes) -> None:
+    """What one end of a protected link writes, bent and cut on the way: the other end gets a beginning of it, packet by packet,
+    and nothing else."""
+    tape = Tape(data)
+    ends = (_Reader(), _Reader())
+    keys = (b"a" * 32, b"b" * 32)
+    for end, (ours, theirs) in zip(ends, (keys, keys[::-1]), strict=True):
+        RecordLayer(end, ours, theirs)  # type: ignore[arg-type]
+    sender, receiver = ends
+    said = bytearray()
+    for _ in range(1 + tape.byte() % 8):
+        size = (3, 50, limits.RECORD_BYTES, 3 * limits.RECORD_BYTES)[tape.byte() & 3] + tape.byte()
+        packet = b"\x30" + _varint(size) + bytes(size)
+        said += packet
+        sender.layer.write(packet)
+    stream = bytearray(sender.written)
+    bent = len(stream)
+    while tape.left:
+        at = int.from_bytes(tape.bytes(3), "big") % (len(stream) + 1)
+        code = tape.byte()
+        if code & 3 == 0:
+            stream[at : at + 1] = bytes((code,))
+        elif code & 3 == 1:
+            stream[at:at] = tape.string()
+        elif code & 3 == 2:
+            del stream[at : at + 1 + (code >> 2)]
+        else:
+            stream[at:at] = stream[: code * 100]
+        bent = min(bent, at)
+        if len(stream) > 4_000_000:
+            break
+    step = 500 + (bent * 7919) % 50_000
+    rest = b""
+    for at in range(0, len(stream), step):
+        rest += bytes(stream[at : at + step])
+        if not receiver.conn.closed:
+            rest = rest[receiver.layer.packets(rest, 0.0) :]
+    check(said.startswith(receiver.came), "something came that was not said")
+    if bytes(stream) == bytes(sender.written):
+        check(receiver.came == said and not rest and not receiver.fault, "not all of it came")
+
+
 # ------------------------------------------------------------------ announcements
 
 
@@ -91,15 +171,16 @@ def announcements(data: bytes) -> None:
         datagram = tape.string()
         if tape.byte() & 1 and secret is not None:  # signed as it should be
             datagram = datagram[:5] + bytes((datagram[5] | 4,)) + datagram[6:] if len(datagram) > 5 else datagram
+            datagram += bytes(10) + b"\xff\xff" + bytes((tape.byte() & 1, 0, 0, 9))
             datagram += announcement._mac(secret, datagram)
         for each in (secret, None, b"x"):
             try:
                 said = announcement.decode(datagram, each, "mqttree")
             except AnnouncementError as error:
-                check(error.kind in ("garbage", "version", "cluster", "secret"), "kind of error")
+                check(error.kind in ("garbage", "version", "cluster", "secret", "source"), "kind of error")
                 continue
             check(announcement.decode(said.encode(each), each) == said, "an announcement is another one when told again")
-        source = (("127.0.0.1", "10.0.0.9", "fe80::1")[tape.byte() % 3], 1 + tape.byte())
+        source = (("127.0.0.1", "1.0.0.9", "fe80::1")[tape.byte() % 3], 1 + tape.byte())
         world.datagram_received(datagram, source, now)
         now += (0.0, 0.01, 0.5, 5.0)[tape.byte() % 4]
         for _ in range(100):
@@ -229,6 +310,7 @@ TARGETS: dict[str, Target] = {
     "decoder": decoder,
     "node": node,
     "link": link,
+    "records": records,
     "announcement": announcements,
     "proxy": proxy_header,
     "http": http,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import shutil
@@ -9,19 +10,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker import limits
+from broker.broker_key import make_key
+from broker.handshake import IDENTITY
+from broker.link_keys import NONCE_BYTES, transcript
 from broker.origin import LAST
 from broker.records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
 from broker.versions import NEWEST
-from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
+from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
 from broker.wire.properties import Property
-from broker.wire.varint import encode_varint
+from broker.wire.reader import PacketReader
+from broker.wire.varint import encode_varint, read_length
 from discovery.address import Address
 from discovery.announcement import MAGIC, Announcement
 from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
@@ -159,13 +164,17 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
 # ------------------------------------------------------------------ links
 
 
+KEY = make_key(os.urandom(32))
+
+
 def bridge(cluster_name: str, port: int, **other: str) -> bytes:
     values = {"cluster": cluster_name, "protocol": str(NEWEST)}
     values |= {"boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
     values |= {"capability": "1.0"} | other
     pairs = [(key, value) for key, value in values.items() if value]
-    client_id = other.get("client_id", os.urandom(8).hex())
-    properties: Any = {Property.USER_PROPERTY: pairs}
+    client_id = other.get("client_id", KEY.id.hex())
+    properties: Any = {Property.USER_PROPERTY: pairs, Property.AUTHENTICATION_METHOD: IDENTITY}
+    properties[Property.AUTHENTICATION_DATA] = os.urandom(NONCE_BYTES) + KEY.public
     return encode_packet(Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True), 5)
 
 
@@ -205,17 +214,19 @@ LINK_GARBAGE = {
 
 def false_friend(broker: Broker, cluster: str) -> Raw:
     """Go through the whole handshake with a broker, as one of its own would."""
-    raw = Raw(broker.port, bridge(cluster, free_ports(1)[0]))
-    decoder = Decoder(5, ping_payload=True)
-    came: list[Packet] = []
+    said = bridge(cluster, free_ports(1)[0])
+    raw = Raw(broker.port, said)
+    reader = PacketReader()
+    came: list[tuple[int, bytes]] = []
     sent = False
-    while not any(isinstance(packet, Connack) for packet in came):
+    while not any(first == 0x20 for first, _ in came):
         data = raw.sock.recv(65536)
         assert data, came
-        # what says that it is a broker is the top bit of the version
-        came += decoder.receive(data.replace(b"MQTT\x85", b"MQTT\x05"))
-        if not sent and any(isinstance(packet, Connect) for packet in came):
-            raw.sock.sendall(encode_packet(Connack(False, 0), 5))
+        came += reader.feed(data)
+        if not sent and came:
+            signature = KEY.sign(transcript(said[read_length(said, 1)[1] :], came[0][1]), dialler=True)
+            answer: Any = {Property.AUTHENTICATION_METHOD: IDENTITY, Property.AUTHENTICATION_DATA: signature}
+            raw.sock.sendall(encode_packet(Auth(0x18, answer), 5) + encode_packet(Connack(False, 0), 5))
             sent = True
     return raw
 
@@ -274,8 +285,9 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
             raw.rest()
     after = broker.view()
     assert after["counters"]["discovery_duplicate_id"] == before["counters"]["discovery_duplicate_id"]
-    assert after["counters"]["duplicate_id"] == before["counters"]["duplicate_id"] + 20
-    assert 1 <= len(broker.lines("own id")) <= three.minutes()  # a minute, for one host
+    assert after["counters"]["link_wrong_id"] == before["counters"]["link_wrong_id"] + 20
+    assert after["counters"]["id_conflicts"] == 0
+    assert 1 <= len(broker.lines("says an id that is not that of its key")) <= three.minutes()  # a minute, for one host
     assert after["links"] and {link["peer"] for link in after["links"]} == {link["peer"] for link in before["links"]}
     watch.check()
 
@@ -365,6 +377,14 @@ def test_a_port_in_use(three: Cluster, make: Make, tmp_path: Path) -> None:
     watch.check()
 
 
+def health(broker: Broker) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.admin, timeout=PATIENCE)
+    with closing(connection):
+        connection.request("GET", "/readyz", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
 def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path, link_timeout=10.0) as cluster:
         trio = [cluster.add() for _ in range(3)]
@@ -383,7 +403,15 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             until(lambda: original.lines("WARNING", "one id"), "the original says so")
             until(lambda: double.lines("WARNING", " id "), "the double says so")
             watch.check()
-            assert make(double.port).subscribe("own/clients/are/served") == [0]
+            # The copy, which came later, serves nobody and says so; nothing is acknowledged that nobody gets.
+            until(lambda: double.view()["id_conflict"] == original.address, "the double yields")
+            assert len(double.lines("ERROR", "a copied data directory?")) == 1
+            assert health(double) == (503, "another broker has this one's id\n")
+            assert health(original) == (200, "ready\n")
+            with Raw(double.port, connect(5)) as raw:
+                assert raw.rest()[3:4] == b"\x88"
+            assert original.view()["id_conflict"] is None
+            make(original.port).publish("through", b"the original goes on", 1)
             watch.check()
             for broker in trio:
                 assert len(broker.lines("WARNING")) <= 3 * cluster.minutes(), broker.lines("WARNING")
@@ -393,3 +421,9 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             print(double.log())
         watch.check()
         cluster.agree(trio)
+        # Without the original the copy is that broker.
+        original.kill()
+        double.start().up()
+        make(double.port).subscribe("own/clients/are/served")
+        until(lambda: len(double.view()["links"]) == 2, "the others link with it")
+        double.kill()

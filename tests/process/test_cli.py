@@ -145,7 +145,12 @@ def test_a_wrong_variable() -> None:
 
 def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("short\n")
-    assert "a cluster secret needs 8 at least" in one_line(mqttree("run", "--secret-file", str(tmp_path / "secret")))
+    (tmp_path / "secret").chmod(0o644)
+    assert "others may read or change (mode 0644): chmod 600" in one_line(
+        mqttree("run", "--secret-file", str(tmp_path / "secret"))
+    )
+    (tmp_path / "secret").chmod(0o600)
+    assert "a cluster secret needs 16 at least" in one_line(mqttree("run", "--secret-file", str(tmp_path / "secret")))
     (tmp_path / "broker-id").write_text("garbage")
     line = one_line(mqttree("run", "--data-dir", str(tmp_path)))
     assert line == f"mqttree: {tmp_path / 'broker-id'}: not a broker id of 16 hexadecimal digits"

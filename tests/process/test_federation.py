@@ -15,6 +15,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from broker.link_keys import cluster_key
 from discovery.announcement import decode
 from discovery.multicast import GROUP, PORT
 from tests.process.brokers import PATIENCE, Broker, Client, Cluster, Mosquitto, clients, mosquitto_pub, repeated, until
@@ -473,6 +474,7 @@ def test_seeds_by_name(tmp_path: Path) -> None:
 def secret_file(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text)
+    path.chmod(0o600)
     return str(path)
 
 
@@ -573,7 +575,7 @@ def test_a_replayed_announcement_changes_nothing(tmp_path: Path) -> None:
         with overhear() as group:
             gone = cluster.add()
             cluster.agree()
-            datagram = heard_of(group, secret.encode(), cluster.cluster, gone.view()["id"])
+            datagram = heard_of(group, cluster_key(secret.encode(), cluster.cluster), cluster.cluster, gone.view()["id"])
         assert gone.terminate() == 0
         cluster.agree(stay)
         until(lambda: all(broker.counter("discovery_leaves") for broker in stay), "both have heard the goodbye")

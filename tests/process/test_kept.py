@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.identity import DataDir
 from broker.journal import encode_header
 from tests.ports import free_ports
 from tests.process.brokers import PATIENCE, Broker, Cluster, clients, until
@@ -128,9 +130,11 @@ def test_a_journal_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> No
     """More of them: tests/unit/test_disk.py."""
     folder = tmp_path / "journal"
     folder.mkdir()
-    (tmp_path / "broker-id").write_text("00112233445566aa")
+    data = DataDir(tmp_path)
+    own = data.identity(1.0, random.Random(1)).id.hex()
+    data.close()
     (folder / "00000001").write_bytes(encode_header(b"\0" * 8, 1))
-    why = "is of broker 0000000000000000, and this one is 00112233445566aa"
+    why = f"is of broker 0000000000000000, and this one is {own}"
     assert refused("--data-dir", str(tmp_path)) == (2, f"mqttree: {folder / '00000001'} {why}")
 
 

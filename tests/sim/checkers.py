@@ -111,7 +111,7 @@ class Meetings:
         return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
 
     def _works(self, link: Link) -> bool:
-        end = link.conn.transport
+        end = link.conn.transport if link.layer is None else link.layer.under
         assert isinstance(end, End)
         return self.world.reaches(end, end.peer) and not end.stalled and not end.peer.stalled
 

@@ -293,8 +293,9 @@ def test_stranger_changes_nothing(strange: dict[str, Any], seeds: tuple[tuple[st
 @pytest.mark.parametrize("seed", range(4))
 def test_two_brokers_with_one_id(seed: int) -> None:
     """One of the two is federated, the other is not; both are named, and nothing flaps."""
-    world = world_of(seed, 3)
-    twin = world.add(capability=50.0, discovery="multicast", id=world.hosts[2].id)
+    secret = b"a secret of the cluster" if seed % 2 else None  # with it the two prove that they have one id, without nothing does
+    world = world_of(seed, 3, secret=secret)
+    twin = world.add(capability=50.0, discovery="multicast", id=world.hosts[2].id, secret=secret)
     for host in world.hosts[:3]:
         host.start()
     world.run(3.0)
@@ -309,6 +310,12 @@ def test_two_brokers_with_one_id(seed: int) -> None:
     assert any("10.0.0.4" in line for line in told)
     assert any("10.0.0.3" in line for line in told)
     assert not world.violations
+    yields = [host.running.federation.id_conflict.yields for host in world.hosts]
+    assert yields == [False, False, False, secret is not None]
+    world.hosts[2].kill()
+    world.run(20.0)
+    assert not twin.running.federation.id_conflict.yields
+    assert live(world, [*world.hosts[:2], twin]) == []
 
 
 class FakeBroker:

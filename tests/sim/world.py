@@ -22,6 +22,7 @@ from broker.connection import Connection
 from broker.drain import Drain, DrainOptions
 from broker.effects import Authenticate, Datagram, Dial
 from broker.node import Node
+from discovery.announcement import bind
 
 WALL = 1_700_000_000.0
 DIAL_TIMEOUT = 3.0
@@ -394,7 +395,7 @@ class Host:
                 if isinstance(effect, Dial):
                     world.dial(self, effect)
                 elif isinstance(effect, Datagram):
-                    world.multicast(self, effect.data)
+                    world.multicast(self, bind(effect.data, node.config.secret, self.address[0]))
                 elif isinstance(effect, Authenticate):  # every password is right
                     node.answer(effect, True, world.now)
             node.flush()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discovery.address import Address, is_loopback, is_wildcard, normal_host, parse_address, sort_key
-from discovery.announcement import MAX_DATAGRAM, Announcement, AnnouncementError, decode
+from discovery.announcement import MAX_DATAGRAM, Announcement, AnnouncementError, bind, decode, unsigned
 from discovery.static import parse_seed, parse_seeds, split_seeds
 
 ID = bytes(range(1, 9))
@@ -38,7 +38,10 @@ secrets = st.none() | st.binary(min_size=1, max_size=64)
 def test_golden_bytes() -> None:
     assert PLAIN.encode(None) == GOLDEN
     signed = GOLDEN[:5] + b"\x06" + GOLDEN[6:]
-    assert PLAIN.encode(b"s3cret") == signed + hmac.digest(b"s3cret", signed, "sha256")
+    mapped = bytes(10) + b"\xff\xff\x0a\0\0\x09"
+    for host, source in (("", bytes(16)), ("10.0.0.9", mapped), ("fd00::2", b"\xfd" + bytes(14) + b"\2")):
+        body = signed + source
+        assert PLAIN.encode(b"s3cret", host) == body + hmac.digest(b"s3cret", body, "sha256")
     assert decode(GOLDEN, None) == PLAIN
     assert PLAIN.port == 1883
 
@@ -58,7 +61,7 @@ def test_fields_of_later_versions_are_skipped(announcement: Announcement, secret
     if secret is None:
         assert decode(data + more, None) == announcement
     else:
-        body = data[:-32] + more
+        body = data[:-48] + more + data[-48:-32]
         assert decode(body + hmac.digest(secret, body, "sha256"), secret) == announcement
         with pytest.raises(AnnouncementError):
             decode(data + more, secret)
@@ -81,6 +84,27 @@ def test_any_changed_byte_breaks_the_signature(announcement: Announcement, data:
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(AnnouncementError):
         decode(bytes(raw), b"secret")
+
+
+HOSTS = ("10.0.0.9", "10.0.0.10", "127.0.0.1", "fd00::2", "::ffff:10.0.0.11", "::1")
+
+
+def test_an_announcement_sent_again_from_another_address_is_refused() -> None:
+    template = PLAIN.encode(b"secret")
+    for host in HOSTS:
+        data = bind(template, b"secret", host)
+        assert data == PLAIN.encode(b"secret", host)
+        assert unsigned(data, b"secret") == unsigned(template, b"secret")
+        for other in (*HOSTS, "", "nonsense"):
+            if other == host:
+                assert decode(data, b"secret", "mqttree", other) == PLAIN
+                continue
+            with pytest.raises(AnnouncementError, match="for another address") as caught:
+                decode(data, b"secret", "mqttree", other)
+            assert caught.value.kind == "source"
+    with pytest.raises(AnnouncementError, match="for another address"):  # nobody is to send the template
+        decode(template, b"secret", None, "10.0.0.9")
+    assert decode(bind(GOLDEN, None, "10.0.0.9"), None, None, "10.0.0.10") == PLAIN  # nothing to rely on without a secret
 
 
 def test_every_cut_is_refused() -> None:

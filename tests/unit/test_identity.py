@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.broker_key import id_of, make_key
 from broker.configfile import ConfigError
 from broker.identity import MAX_BOOT, DataDir, fresh_identity
 
@@ -38,7 +39,7 @@ def test_two_folders_are_two_brokers(tmp_path: Path) -> None:
 
 def test_files_are_for_their_owner_and_nothing_is_left_over(tmp_path: Path) -> None:
     started(tmp_path, 1000.0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["boot", "broker-id", "lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["boot", "broker-id", "broker-key", "lock"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
@@ -49,7 +50,25 @@ def test_a_half_written_file_of_a_crash_does_no_harm(tmp_path: Path) -> None:
     assert started(tmp_path, 1000.0) == (first[0], 1001)
 
 
-@pytest.mark.parametrize("file", ["broker-id", "boot"])
+def test_the_id_is_that_of_the_key(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    found = data.identity(1.0, random.Random(1))
+    again = data.identity(2.0, random.Random(2))
+    data.close()
+    assert found.key == again.key == make_key(found.key.seed)
+    assert found.id == again.id == found.key.id == id_of(found.key.public)
+    fresh = fresh_identity(1.0, random.Random(3))
+    assert fresh.id == fresh.key.id != found.id
+    (tmp_path / "broker-id").write_text("00112233445566aa")
+    with pytest.raises(ConfigError, match=f"broker-id: not the id of the key in broker-key, which is {found.id.hex()}"):
+        started(tmp_path, 1000.0)
+    (tmp_path / "broker-key").unlink()
+    with pytest.raises(ConfigError, match="broker-key: there is none"):
+        started(tmp_path, 1000.0)
+    assert not (tmp_path / "broker-key").exists()
+
+
+@pytest.mark.parametrize("file", ["broker-id", "broker-key", "boot"])
 @pytest.mark.parametrize(
     "content", [b"", b"\n", b"garbage", b"-1\n", b"\xff\xfe\0", b"12345678901234567890123", b"1 2", b"9" * 64]
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discovery.address import Address
-from discovery.announcement import Announcement, decode
+from discovery.announcement import Announcement, bind, decode
 from discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
 from discovery.effects import (
     Announce,
@@ -89,7 +89,7 @@ class Subject:
             "cluster": "mqttree", "id": bid(number), "boot": 1, "counter": int(now * 1000) + 1, "wall": WALL + now,
             "address": Address("", 1883), "name": f"b{number}",
         }  # fmt: skip
-        self.membership.datagram_received(Announcement(**(values | fields)).encode(secret), origin, now)
+        self.membership.datagram_received(Announcement(**(values | fields)).encode(secret, origin[0]), origin, now)
         return self.take()
 
     @property
@@ -887,9 +887,10 @@ class World:
         for effect in self.nodes[number].take_effects():
             if isinstance(effect, Announce):
                 self.sent += 1
+                data = bind(effect.data, self.nodes[number].config.secret, place(number).host)
                 for other in list(self.nodes):
                     if self.reaches(number, other) and self.rng.random() >= self.loss:
-                        self.later(self.rng.uniform(0.0001, 0.002), self.deliver(other, effect.data, number))
+                        self.later(self.rng.uniform(0.0001, 0.002), self.deliver(other, data, number))
             elif isinstance(effect, Dial):
                 self.dialled += 1
                 self.later(self.rng.uniform(0.0002, 0.004), self.dial(number, effect.address))

@@ -963,7 +963,7 @@ def test_a_dialled_link(runner: asyncio.Runner) -> None:
     """Between two drivers, there and back; then the other end goes."""
 
     async def scenario() -> None:
-        calling, called = new_node(id=b"1" * 8), new_node(id=b"2" * 8)
+        calling, called = (new_node(id=number * 8, discovery="static") for number in (b"1", b"2"))
         one, two = driver_of(calling), driver_of(called)
         listener, (host, port) = await serve(two, ("127.0.0.1", 0))
         await Outreach(None).dial(Dial(host, port), one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.amqtt_config import describe_listeners, exposed, link_bind, read_config
 from broker.configfile import ConfigError, ConfigFile
+from broker.link_keys import cluster_key
 from broker.settings import FederationSettings, RunSettings, read_settings, split_bind
 from discovery.address import Address
 
@@ -67,14 +69,15 @@ def test_flags_then_environment_then_file_then_default(
 def test_the_secret_is_what_the_file_says_but_its_last_newline(tmp_path: Path) -> None:
     secrets = [tmp_path / name for name in "abc"]
     for path in secrets:
-        path.write_bytes(path.name.encode() * 8 + b"\r\n")
+        path.write_bytes(path.name.encode() * 16 + b"\r\n")
+        path.chmod(0o600)
     flag, variable, filed = map(str, secrets)
     text = f"federation: {{secret-file: {filed}}}"
     environment = {"MQTTREE_SECRET_FILE": variable}
     assert told(tmp_path).secret is None
-    assert told(tmp_path, text).secret == b"cccccccc"
-    assert told(tmp_path, text, environment).secret == b"bbbbbbbb"
-    assert told(tmp_path, text, environment, secret_file=flag).secret == b"aaaaaaaa"
+    assert told(tmp_path, text).secret == b"c" * 16
+    assert told(tmp_path, text, environment).secret == b"b" * 16
+    assert told(tmp_path, text, environment, secret_file=flag).secret == b"a" * 16
 
 
 def test_the_file_comes_from_the_environment_too(tmp_path: Path) -> None:
@@ -210,13 +213,48 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"\n", "is empty"),
-        (b"short\n", "has 5 bytes, a cluster secret needs 8 at least"),
+        (b"short\n", "has 5 bytes, a cluster secret needs 16 at least"),
         (b"x" * 4097, "is longer than"),
     ],
 )
 def test_a_secret_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "secret").write_bytes(content)
+    (tmp_path / "secret").chmod(0o600)
     assert refusal(tmp_path, secret_file=str(tmp_path / "secret")).startswith(f"--secret-file: secret {reason}")
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o602, 0o620, 0o644, 0o666])
+def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"s" * 32)
+    path.chmod(mode)
+    line = refusal(tmp_path, secret_file=str(path))
+    assert line == (
+        f"--secret-file: secret holds a secret that others may read or change (mode {mode:04o}): chmod 600 secret"
+    )
+    for fine in (0o600, 0o400):
+        path.chmod(fine)
+        assert told(tmp_path, secret_file=str(path)).secret == b"s" * 32
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"s" * 32)
+    path.chmod(0o600)
+    os.chown(path, 12_345, -1)
+    assert "belongs to another user (uid 12345)" in refusal(tmp_path, secret_file=str(path))
+
+
+def test_brokers_are_told_a_key_and_not_the_secret() -> None:
+    keys = {
+        RunSettings(secret=secret, cluster=cluster)
+        .federation(Address("127.0.0.1", 1883), id=b"i" * 8, boot=1, capability=1.0, own_host=lambda: "")
+        .secret
+        for secret, cluster in ((b"s" * 16, "one"), (b"s" * 16, "two"), (b"t" * 16, "one"), (b"s" * 16, "one"))
+    }
+    assert keys == {cluster_key(b"s" * 16, "one"), cluster_key(b"s" * 16, "two"), cluster_key(b"t" * 16, "one")}
+    assert {len(key) for key in keys if key is not None} == {32}
 
 
 def test_a_file_that_is_no_text_or_too_large(tmp_path: Path) -> None:

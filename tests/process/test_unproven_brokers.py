@@ -1,0 +1,91 @@
+"""Brokers whose clients have to prove who they are, and other brokers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.users import entries
+from tests.process.brokers import Client, Cluster, clients, until
+from tests.process.test_federation import alone, secret_file
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with clients() as made:
+        yield made
+
+
+def config(folder: Path, name: str, text: str) -> tuple[str, str]:
+    """Write a configuration file with the access section and more; returns the flags."""
+    (folder / "users").write_text("\n".join(entries("anna", "anna's", os.urandom)))
+    (folder / name).write_text(f"access: {{users: {folder}/users}}\n{text}")
+    return "-c", str(folder / name)
+
+
+def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Make) -> None:
+    with Cluster(tmp_path) as cluster:
+        guarded = cluster.add(*config(tmp_path, "guarded.yaml", "")).up()
+        assert len(guarded.lines("WARNING", "clients are checked (users), other brokers would not be", "--secret-file")) == 1
+        assert guarded.lines("discovery off (stays alone)", "no anonymous access")
+        anna = make(guarded.port, user=("anna", "anna's"))
+        anna.subscribe("#", 1)
+        # Somebody who is nobody has a broker of the same cluster, and dials.
+        stranger = cluster.add("--discovery", "static", "--seed", guarded.address).up()
+        until(lambda: guarded.counter("links_refused") >= 2, "he is refused, and tries again")
+        until(lambda: stranger.lines("refused the link"), "and told so")
+        assert len(guarded.lines("WARNING", "does not federate; link refused")) <= cluster.minutes()
+        reader = make(stranger.port)
+        reader.subscribe("#", 1)
+        reader.publish("home/door", b"open", 1)
+        anna.publish("home/diary", b"mine", 1)
+        assert anna.got(1) == [b"mine"]
+        assert reader.got(1) == [b"open"]
+        assert alone(guarded) or guarded.view()["links"] == []
+
+        # Told to look for others, it does not start.
+        flags = ["--listen", "127.0.0.1:1", "--discovery", "static", "--seed", stranger.address]
+        command = [sys.executable, "-m", "broker.cli", "run", *config(tmp_path, "guarded.yaml", ""), *flags]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert found.returncode == 2
+        lines = [line for line in found.stderr.splitlines() if "WARNING" not in line]
+        assert lines == [
+            "mqttree: clients are checked (users), other brokers would not be: give all brokers one --secret-file, or mutual TLS "
+            "(federation.tls), or let any broker in: federation: {allow-unauthenticated-brokers: true}"
+        ]
+
+
+def test_with_a_secret_or_when_the_file_says_so_it_federates(tmp_path: Path, make: Make) -> None:
+    secret = ("--secret-file", secret_file(tmp_path, "secret", "correct horse battery"))
+    with Cluster(tmp_path / "closed", *config(tmp_path, "a.yaml", ""), *secret) as closed:
+        for _ in range(2):
+            closed.add()
+        opened = "federation: {allow-unauthenticated-brokers: true}\n"
+        with Cluster(tmp_path / "open", *config(tmp_path, "b.yaml", opened)) as anybody:
+            for _ in range(2):
+                anybody.add()
+            closed.agree()
+            anybody.agree()
+            assert not closed.brokers[0].lines("WARNING")
+            assert anybody.brokers[0].lines("WARNING", "any may join (allow-unauthenticated-brokers)")
+            assert anybody.brokers[0].lines("discovery multicast (no secret)")
+
+
+def test_users_that_come_later_do_not_open_a_side_door(tmp_path: Path, make: Make) -> None:
+    with Cluster(tmp_path) as cluster:
+        (tmp_path / "later.yaml").write_text("federation: {hello: 0.5}\n")
+        broker = cluster.add("-c", str(tmp_path / "later.yaml")).up()
+        config(tmp_path, "later.yaml", "federation: {hello: 0.5}\n")
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
+        refused = ("ERROR", "cannot reload", "clients would be checked (users), other brokers are not")
+        until(lambda: broker.lines(*refused), "one line")
+        make(broker.port).publish("t", b"as before", 1)

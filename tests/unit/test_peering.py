@@ -1,0 +1,114 @@
+"""Whether other brokers may come in without proving anything: not where clients have to, unless the file says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker import peering
+from broker.access import Access
+from broker.aclfile import parse_rules
+from broker.configfile import ConfigError
+from broker.effects import Dial
+from broker.settings import FederationSettings, TlsSettings
+from broker.users import Users
+from broker.wire import Connack, encode_packet
+from broker.wire.decode import decode_packet
+from tests.unit.link_harness import Neighbour, bridge, lone
+from tests.unit.node_harness import World
+from tests.unit.test_settings import refusal, told
+
+USERS = Users.__new__(Users)
+RULES = parse_rules("rules", "allow all #\n")
+LISTENERS = ("default", "local")
+
+
+@pytest.mark.parametrize(
+    ("access", "more", "found"),
+    [
+        (None, {}, ""),
+        (Access(), {}, ""),
+        (Access(None, None, True), {}, ""),
+        (Access(None, None, {"local": True}), {}, ""),
+        (Access(USERS), {}, "users"),
+        (Access(USERS, RULES), {}, "users, rules"),
+        (Access(USERS, None, True), {}, "users"),
+        (Access(None, RULES), {}, "rules"),
+        (Access(None, None, False), {}, "access.anonymous"),
+        (Access(None, None, {"default": False}), {}, "access.anonymous"),
+        (None, {"plugins": True}, "plugins"),
+        (None, {"certificates": ["tls"]}, "certificates on listener tls"),
+    ],
+)
+def test_what_guards_clients(access: Access | None, more: dict[str, Any], found: str) -> None:
+    asked: dict[str, Any] = {"plugins": False, "certificates": []} | more
+    assert peering.guard(access, LISTENERS, **asked) == found
+
+
+MUTUAL = TlsSettings(Path("ca"), Path("cert"), Path("key"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "guarded", "federates"),
+    [
+        ({}, "", True),
+        ({}, "users", False),
+        ({"secret": b"s" * 32}, "users", True),
+        ({"tls": MUTUAL}, "users", True),
+        ({"tls": TlsSettings(Path("ca"))}, "users", False),
+        ({"any_broker": True}, "users", True),
+        ({"discovery": "off"}, "users", False),
+        ({"discovery": "off"}, "", False),
+    ],
+)
+def test_who_stays_alone(settings: dict[str, Any], guarded: str, federates: bool) -> None:
+    given = FederationSettings(**settings)
+    peering.settle(given, guarded)
+    assert given.federates is federates
+    assert bool(given.alone) is (not federates and settings.get("discovery") != "off")
+    assert given.node_config().discovery == ("multicast" if federates else "off")
+
+
+def test_who_was_told_to_look_for_others_does_not_start() -> None:
+    for settings in ({"seeds": (("10.0.0.1", 1883),)}, {"discovery": "static"}, {"seed_names": (("b1", 1883),)}):
+        given = FederationSettings(**settings, asked=True)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"clients are checked \(users\), other brokers would not be: give all brokers one"):
+            peering.settle(given, "users")
+        given.any_broker = True
+        peering.settle(given, "users")
+        assert given.federates
+
+
+def test_what_the_settings_say(tmp_path: Path) -> None:
+    assert not told(tmp_path).asked
+    assert not told(tmp_path, "federation: {cluster: x}").allow_unauthenticated_brokers
+    assert told(tmp_path, "federation: {discovery: static}").asked
+    assert told(tmp_path, None, {"MQTTREE_SEED": "10.0.0.1"}).asked
+    assert told(tmp_path, "federation: {allow-unauthenticated-brokers: true}").allow_unauthenticated_brokers
+    assert "expected true or false" in refusal(tmp_path, "federation: {allow-unauthenticated-brokers: maybe}")
+
+
+@pytest.mark.parametrize("secret", [None, b"s" * 32])
+def test_a_broker_that_does_not_federate_lets_no_broker_in(secret: bytes | None) -> None:
+    world = World(id=b"m" * 8, boot=1_000, host="10.0.0.200", discovery="off", secret=secret)
+    client = world.connect("c")
+    client.subscribe("#")
+    for _ in range(3):
+        caller = Neighbour(world, 1, link=False)
+        caller.send(encode_packet(bridge(1), 5), encode_packet(Connack(False, 0), 5))
+        assert caller.conn.closed
+        ((first, body),) = caller.take()
+        answer = decode_packet(first, body, 5)
+        assert isinstance(answer, Connack)
+        assert answer.code == 0x87
+    assert world.counters.links_refused == 3
+    refused = {line for line in world.logged if "link" in line}
+    assert refused == {"broker at 10.0.0.1:40000 calls one that does not federate; link refused"}
+    assert not world.node.federation.links
+    assert not world.node.federation.handshakes
+    assert not [effect for effect in world.effects if isinstance(effect, Dial)]
+    client.publish("t", b"x")
+    assert client.take()
+    assert Neighbour(lone(), 1).up
