@@ -101,7 +101,8 @@ class Groups:
             for number, clients in receivers[group].items():
                 once = [c for c in members for g in c.got if g.number == number and g.qos != 1]
                 sent = self.ledger.sent[number]
-                if len(once) > 1 and not (sent.qos == 1 and sent.repeated):
+                # Published at QoS 1 it may come to two members, where a broker with one dies, hangs or is cut off.
+                if len(once) > 1 and sent.qos != 1:
                     text = f"message {number} (QoS {sent.qos}) came to {[c.name for c in clients]}"
                     self.world.violation("group twice", f"{group}: {text}")
             self._losses(group, members, set(receivers[group]), probes)
