@@ -7,7 +7,7 @@ Who has confirmed the subscription has said that number then (`broker.propagatio
 Times are told in the origin's clock: each answer says what it showed, some time between question and answer. With
 flooding nobody is asked: who replays messages to a neighbour says how old they are, and all behind that are told.
 
-    question  u8 count and kind (0x80: ages; else times of the origin's clock), u48 each, in ms
+    question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
     record AGES  u8 hops, u8 ms that it was on its way to the first of them,
                  for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 MOST = 64
 """times that one question tells; of more, some share the latest of them."""
-
-BEFORE = 0x80
-"""Bit of a question whose times are ages, as the origin's clock is not known yet."""
 
 POINTS = 5000
 """ages that one record tells, of all origins; of more, some of those between are left out."""
@@ -165,14 +162,15 @@ class Positions:
         if len(self._asked) > ASKED:
             del self._asked[next(iter(self._asked))]
         ahead = self._ahead(key)
-        times = [group[-1].at for group in groups]
-        told = [now - at + SLACK / 2 if ahead is None else at + ahead for at in times]
-        kind = len(told) | (BEFORE if ahead is None else 0)
-        return bytes((kind,)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
+        if ahead is None:  # the answer shows its clock; when it is known, it is asked again
+            return b"\0"
+        told = [group[-1].at + ahead for group in groups]
+        return bytes((len(told),)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
 
-    def answered(self, key: bytes, number: int, body: bytes, top: int) -> tuple[bytes, bool]:
+    def answered(self, key: bytes, number: int, body: bytes, top: int) -> tuple[bytes | None, bool]:
         """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for. Returns what is
-        behind that, and whether it has to be asked again: a subscription was made meanwhile. Raises MalformedPacket."""
+        behind that (None: it cannot be used, as nobody knows yet for which subscriptions it is), and whether it has to be asked
+        again: a subscription was made meanwhile. Raises MalformedPacket."""
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
             raise MalformedPacket("answer with positions is truncated")
@@ -180,7 +178,10 @@ class Positions:
         if asked is None:
             return body[size:], False
         clock = int.from_bytes(body[1:7], "big") / 1000
+        first = key not in self._clocks
         self._set_clock(key, clock, asked)
+        if first and groups:
+            return None, True
         for at, group in zip(range(7, size, 6), groups, strict=False):
             self.raised(key, group, min(top, int.from_bytes(body[at : at + 6], "big")))
         # When it was answered, by our clock: at the latest, where a question that was long on its way leaves that open. For what
@@ -213,13 +214,11 @@ class Positions:
     def asked(self, key: bytes, body: bytes, now: float) -> tuple[bytes, bytes, int]:
         """Answer what a question asks of subscriptions to what was published here as `key`. Returns that, what is behind it in
         the question, and how many entries of the log were looked at. Raises MalformedPacket."""
-        count = body[0] & ~BEFORE if body else 0
+        count = body[0] if body else 0
         size = 1 + 6 * count
         if len(body) < size or count > MOST:
             raise MalformedPacket("question with positions is truncated")
         times = [int.from_bytes(body[at : at + 6], "big") / 1000 for at in range(1, size, 6)]
-        if body[0] & BEFORE:
-            times = [now - age for age in times]
         relay = self._node.relay
         numbers, looked = numbers_at(relay.log, key, times, relay.vector[key].top)
         head = bytes((count,)) + max(0, round(now * 1000)).to_bytes(6, "big")

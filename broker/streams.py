@@ -453,6 +453,11 @@ class Streams:
             if older == number:
                 break
         data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top)
+        if data is None:
+            stream.pause = RETRY
+            self._ask(stream, now)
+            self.arm(stream)
+            return
         question.again |= again
         self._take_found(stream, question, data, top, now)
         if flags & 2 or question.again or stream.window.top > top:
