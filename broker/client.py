@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker import limits
 from broker.authentication import Authentication, authenticate_again
 from broker.availability import UNLIMITED, Window
 from broker.connection import Connection
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from broker.access import Rule
     from broker.fanout import Route
     from broker.node import Node
+
+TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
 
 PINGRESP = b"\xd0\x00"
 CONNACK = b"\x20"
@@ -191,6 +194,9 @@ class Client:
                 position = end
                 if conn.closing or conn.closed or conn.waiting or conn.held:
                     break
+                if node.turns.work >= TURN_WORK and position < size:
+                    node.turns.rest(conn)
+                    break
         except WireError as error:
             if raw is not None:
                 self._deliver_run(raw, data[begin:position], messages)
@@ -246,6 +252,7 @@ class Client:
         kind = first >> 4
         counters = self.node.counters
         counters.packets_single += 1
+        self.node.turns.work += PACKET_WORK
         if kind != 3:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
         if self.node.hooks.packets:

@@ -126,6 +126,7 @@ class Counters:
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
     feeds_refused: int = 0  # messages of other brokers for which too much waited already; their brokers are asked for them again
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
+    turns_cut: int = 0  # times that a connection had caused so much work in one turn that the rest waited for another
     turns_long: int = 0  # times that this broker did nothing else for more than 50 ms
     plugin_errors: int = 0
     proxy_garbage: int = 0  # connections without a PROXY header where one is required

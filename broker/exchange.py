@@ -243,6 +243,8 @@ def _batch(
             return None
     if most < FEWEST:
         return None
+    if qos == 2 and (data[start] << 8 | data[start + 1]) in client.session.incoming:
+        return None  # a repetition, and most likely more of them
     prefix = data[position:start]
     tail = data[start + 2 : payload]
     last = min(len(data), position + most * packet) - packet
@@ -263,6 +265,7 @@ def _batch(
     if qos == 2:
         numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
         if len(numbers) < count or 0 in numbers or not numbers.isdisjoint(client.session.incoming):
+            client.node.turns.work += count  # it may be so for each of them
             return None
         session = client.session
         session.incoming |= numbers

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.access import receivers
 from broker.effects import AuthorizeReceive
+from broker.forms import Forms, form_of
 from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.session import Session, SharedOutgoing, Subscription
@@ -17,7 +18,7 @@ from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.varint import encode_varint
 from routing.share import Pool, group_key, mark_of
-from routing.topics import valid_topic_name
+from routing.topics import split_shared, valid_topic_name
 from routing.trie import SubscriptionTrie
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class SharedGroup:
                 if not conn.backlog and not member.session.queue:
                     return member
                 best = best if best is not None and best.session.conn is not None else member
-            elif best is None:
+            elif best is None and not member.session.ended:
                 best = member
         return best
 
@@ -163,6 +164,9 @@ class Fanout:
     def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
         """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
         session = subscription.session
+        if subscription.filter not in session.subscriptions and (form := form_of(subscription.filter)) is not None:
+            session.forms = session.forms or Forms()
+            session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
             interest = self.node.federation.interest
@@ -182,15 +186,22 @@ class Fanout:
             session.keeper.subscribed(session, subscription)
 
     def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
-        """Remove a subscription; False when there was none."""
-        if session.subscriptions.pop(topic_filter, None) is None:
+        """Remove a subscription; False when there was none. That of a newer session of the same client stays."""
+        subscription = session.subscriptions.pop(topic_filter, None)
+        if subscription is None:
             return False
+        if session.forms is not None and (form := form_of(topic_filter)) is not None:
+            session.forms.remove(form)
         if group is None:
             interest = self.node.federation.interest
+            if session.ended and self.trie.get(inner, session.client_id) is not subscription:
+                return True
             if self.trie.remove(inner, session.client_id) and interest.telling:
                 interest.changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)
+            if session.ended and shared is not None and shared.members.get(session.client_id) is not subscription:
+                return True
             if shared is not None:
                 if shared.members.pop(session.client_id, None) is not None:
                     self.members -= 1
@@ -202,6 +213,20 @@ class Fanout:
         if session.keeper is not None and isinstance(session, KeptSession):
             session.keeper.unsubscribed(session, topic_filter)
         return True
+
+    def leave(self, session: Session) -> None:
+        """Take all subscriptions of a session out that has ended: from now on it gets nothing, wherever they still stand."""
+        session.ended = True
+        if len(session.subscriptions) > limits.FILTERS_AT_ONCE:
+            self.forget_routes()
+        self._leave(session, self.node.now)
+
+    def _leave(self, session: Session, now: float) -> None:
+        for topic_filter in list(islice(session.subscriptions, limits.FILTERS_AT_ONCE)):
+            self.unsubscribe(session, topic_filter, *split_shared(topic_filter))
+            self.node.turns.work += limits.PACKET_WORK
+        if session.subscriptions:
+            self.node.turns.later(lambda at: self._leave(session, at))
 
     def group(self, name: str, inner: str) -> SharedGroup | None:
         """Return the members of `$share/<name>/<inner>`; None when there are none."""
@@ -255,11 +280,14 @@ class Fanout:
         if route is not None:
             return route
         name = topic_name(topic)
+        steps = self.trie.steps + self.shared.steps
         shared = self.shared.match(name)
         sharing = self.node.federation.sharing
         sessions: dict[Session, list[Subscription]] = {}
         for value in self.trie.match(name):
-            sessions.setdefault(value.session, []).append(value)
+            if not value.session.ended:
+                sessions.setdefault(value.session, []).append(value)
+        self.node.turns.work += limits.PACKET_WORK + self.trie.steps + self.shared.steps - steps
         permitted: set[Session] | None = None
         if self.node.access is not None:
             members = {member.session for group in shared for member in group.members.values()}

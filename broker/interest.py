@@ -229,7 +229,11 @@ class Interest:
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
         """Return the ids of the other brokers with a filter that matches, in an order that does not change by chance."""
-        return dict.fromkeys(self._filters.match(topic.decode()))
+        filters = self._filters
+        before = filters.steps
+        found = dict.fromkeys(filters.match(topic.decode()))
+        self._node.turns.work += filters.steps - before
+        return found
 
     def wanted_behind(self, link: Link) -> Callable[[bytes], bool]:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic."""

@@ -491,5 +491,25 @@ TURN_TIME = 0.005
 """s; a read whose handling took longer is the connection's last in this turn of the event loop: a burst of many small messages
 from one publisher must not keep the others, links and timers waiting."""
 
+TURN_WORK = 10_000
+"""steps of work of about a microsecond that one turn of the event loop does by what costs more than its bytes: topics without a
+route, packets that no run takes. Who goes beyond is not read for the rest of the turn, nothing is lost [turns_cut]. Half of
+TURN_LONG, also on a machine that is half as fast."""
+
+PACKET_WORK = 20
+"""steps that such a packet, and a topic without a route, count besides what is found."""
+
+FILTERS_AT_ONCE = 250
+"""filters of one packet, or of a session that ends, that are handled in one turn: 65,536 of them take most of a second."""
+
+RETAINED_AT_ONCE = 1000
+"""steps of the search for retained messages that new subscriptions get, in one turn: a filter may look through a million."""
+
+MAX_FORMS = 128
+"""placements of wildcards, as `a/+/#` is one with all filters that differ in words alone, among the subscriptions of one session,
+each group of shared subscriptions by itself: as many of its filters match one topic at most, and each costs every message of a
+new topic a microsecond, at every broker. More are refused with 0x97 (0x80 in 3.1.1) [subscriptions_refused]. Filters that differ
+in words may be MAX_SUBSCRIPTIONS, and hardly any client has ten placements."""
+
 TURN_LONG = 0.05
 """s; a turn of the event loop that took longer is counted [turns_long]: clients notice it."""

@@ -224,6 +224,7 @@ class Link:
         size = len(data)
         conn = self.conn
         owner = conn.owner
+        turns, most = self.federation.node.turns, limits.TURN_WORK
         try:
             while position + 2 <= size:
                 length, body = read_length(data, position + 1)
@@ -245,6 +246,9 @@ class Link:
                     if conn.owner is not owner and conn.owner is not None:  # what follows is encrypted
                         return position + conn.owner.packets(data[position:], now)
                 if conn.closing or conn.closed:
+                    break
+                if turns.work >= most and position < size:
+                    turns.rest(conn)
                     break
         except WireError as error:
             self.fail(error)

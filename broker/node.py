@@ -33,7 +33,7 @@ from broker.effects import (
     Event,
     Hooks,
 )
-from broker.fanout import Fanout, encode_identifier
+from broker.fanout import Fanout
 from broker.federation import Federation
 from broker.keptsession import KeptSession
 from broker.link import Link
@@ -43,15 +43,15 @@ from broker.message import Message, message_of
 from broker.predecessor import Predecessors
 from broker.rate import Rate
 from broker.retained import RetainedStore
+from broker.retained_feed import RetainedFeeds
 from broker.retention import kept
-from broker.session import NEVER, Session, Subscription
-from broker.turns import Turns
+from broker.session import NEVER, Session
+from broker.turns import Rest, Turns
 from broker.wheel import GRAIN, Wheel
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect, Will
 from broker.wire.properties import Property
-from routing.topics import split_shared
 
 if TYPE_CHECKING:
     from broker.drain import Drain
@@ -109,6 +109,7 @@ class Node:
         self.access: Access | None = None  # None: the plugins alone have a say
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit())
+        self.feeds = RetainedFeeds(self)
         self.fanout = Fanout(self)
         self.forwarding: list[Link] = []  # links in the live stream
         self.federated = False  # somebody else was there: what is published must be numbered and kept
@@ -306,6 +307,7 @@ class Node:
 
     def take_effects(self) -> list[Effect]:
         """Drain what the driver is to do."""
+        self.turns.work = 0
         effects, self.effects = self.effects, []
         return effects
 
@@ -352,12 +354,6 @@ class Node:
         """Note that a retained message has become its topic's (empty: that it was deleted; MQTT-3.3.1-5 to -8)."""
         if self.hooks.events:
             self.event("broker_retained_message", message=kept(message))
-
-    def deliver_retained(self, session: Session, found: list[tuple[Message, Subscription]]) -> None:
-        """Send retained messages to a new subscription, with RETAIN set (MQTT-3.3.1-8)."""
-        for message, subscription in found:
-            ids = encode_identifier(subscription.identifier) if subscription.identifier else b""
-            session.deliver(message, min(message.qos, subscription.qos), True, ids)
 
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""
@@ -508,9 +504,7 @@ class Node:
         session.stop_timers()
         if session.conn is None:
             self.send_will(session)
-        for topic_filter in list(session.subscriptions):
-            group, inner = split_shared(topic_filter)
-            self.fanout.unsubscribe(session, topic_filter, group, inner)
+        self.fanout.leave(session)
         for outgoing in session.unfinished():
             self.fanout.pass_on(outgoing)
         session.queue.clear()
@@ -546,7 +540,7 @@ class Node:
     def hold(self, source: Connection, reason: object) -> None:
         """Do not read `source` until `release_publishers(reason)`. A link is read on: those are held whose messages it brings."""
         publishers = self._holding.setdefault(reason, set())
-        if source in self.links_by_connection:
+        if source in self.links_by_connection and not isinstance(reason, Rest):
             self.federation.backpressure.note(reason)
         elif source not in publishers:
             publishers.add(source)

@@ -183,7 +183,8 @@ class RetainedStore:
 
     def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
         """Each of them, and None for each step that found none. Messages may come and go meanwhile."""
-        for topic in self._trie.search(topic_filter):
+        everything = topic_filter == "#" and len(self._trie) > len(self.digests) // 2
+        for topic in self._all() if everything else self._trie.search(topic_filter):
             packed = None if topic is None else self._trie.get(topic)
             if topic is None or packed is None:
                 yield None
@@ -192,6 +193,12 @@ class RetainedStore:
                 yield None
             else:
                 yield _unpack(topic.encode(), packed)
+
+    def _all(self) -> Iterator[str]:
+        """Each topic that does not begin with `$`, leaf by leaf."""
+        for prefix in self.digests.present():
+            for mark in self.digests.marks(prefix):
+                yield mark.topic.decode()
 
     def living(self, mark: Mark, now: float) -> Message | None:
         """Return the message of a mark; None when it is deleted or has expired."""

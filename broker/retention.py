@@ -166,6 +166,7 @@ class Retention:
         if change < Change.TAKEN:
             return
         self.node.counters.retained_restored += 1
+        self.node.turns.work += limits.PACKET_WORK
         self._restored = now
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.connection import packet_size
+from broker.forms import Forms
 from broker.message import PACKET_IDS, Message, size_of
 from broker.wire.varint import read_length
 from routing.topics import matches, split_shared
@@ -99,9 +100,11 @@ class Session:
         "clean",
         "client_id",
         "conn",
+        "ended",
         "expiry",
         "expiry_timer",
         "floor",
+        "forms",
         "incoming",
         "inflight",
         "keeper",
@@ -147,6 +150,8 @@ class Session:
         self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
+        self.forms: Forms | None = None  # of these, made with the first one that has one
+        self.ended = False  # nothing is for it any more, though not all of these may be taken out yet
         self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0

@@ -60,6 +60,7 @@ class Driver:
             self._on_effects()
             if node.dirty:
                 node.flush()
+        node.turns.work = 0
         due = node.next_deadline()
         if due is not None and (self._timer is None or due < self._timer_at) and not self.stopped:
             if self._timer is not None:

@@ -1,13 +1,15 @@
 """How much is done in one turn of the event loop, so that no peer keeps the others, links and timers waiting.
 
-What costs much more than its bytes - a topic without a route, a packet that no run takes - is counted as work, in steps of about
-a microsecond. Who has caused so much of it in one turn rests: nothing more is read from it, and what has been read of it is
-handled in a later turn, in order. Those that rest take turns, links and clients alternately.
+What costs much more than its bytes - a topic without a route, a packet that no run takes, hundreds of filters in one packet - is
+counted as work, in steps of about a microsecond. A connection that has caused so much of it in one turn rests: nothing more
+is read from it, and what has been read of it is handled in a later turn, in order. Work that belongs to no packet any more is
+planned in pieces (`later`). One that rests, or one piece after the other, has a turn; links come every other time.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -16,17 +18,38 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.node import Node
 
+Piece = Callable[[float], None]
+"""Some work, at most a tenth of a turn's; called with now (s)."""
+
+
+class Rest:
+    """Why a connection is not read: it has had its share of this turn."""
+
+    __slots__ = ("conn",)
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+
+    def __call__(self, now: float) -> None:
+        """Go on with it: that is all there is in this turn."""
+        conn = self.conn
+        if not conn.closed:
+            conn.last_heard = now  # what waits here shows that it lives
+            conn.node.release_publishers(self)
+            conn.node.turns.work = 0
+
 
 class Turns:
     """The turns of one node's event loop."""
 
-    __slots__ = ("_clients", "_links", "_node", "_planned", "longest", "work")
+    __slots__ = ("_links", "_node", "_others", "_planned", "_turn_of_links", "longest", "work")
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._links: deque[Connection] = deque()
-        self._clients: deque[Connection] = deque()
+        self._links: deque[Rest] = deque()
+        self._others: deque[Piece] = deque()
         self._planned = False
+        self._turn_of_links = False
         self.longest = 0.0
         """s"""
         self.work = 0
@@ -37,3 +60,37 @@ class Turns:
         self.longest = max(self.longest, seconds)
         if seconds > limits.TURN_LONG:
             self._node.counters.turns_long += 1
+
+    def rest(self, conn: Connection) -> None:
+        """Read and handle no more of a connection in this turn."""
+        node = self._node
+        node.counters.turns_cut += 1
+        rest = Rest(conn)
+        node.hold(conn, rest)
+        (self._links if conn in node.links_by_connection else self._others).append(rest)
+        self._plan()
+
+    def later(self, piece: Piece) -> None:
+        """Do something in a later turn."""
+        self._others.append(piece)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._node.schedule(self._node.now, self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        self._planned = False
+        self.work = 0
+        self._turn_of_links = not self._turn_of_links
+        if self._links and (self._turn_of_links or not self._others):
+            self._links.popleft()(now)
+        else:
+            for _ in range(len(self._others)):
+                piece = self._others.popleft()
+                piece(now)
+                if isinstance(piece, Rest) or self.work >= limits.TURN_WORK:
+                    break
+        if self._links or self._others:
+            self._plan()

@@ -41,9 +41,10 @@ class SubscriptionTrie(Generic[V]):
     Filters are taken literally: split ``$share/`` off first (:func:`routing.topics.split_shared`).
 
     :ivar version: grows with every change, never falls; a cache of :meth:`match` is good while it stays.
+    :ivar steps: what :meth:`match` has cost: nodes visited and values found.
     """
 
-    __slots__ = ("_exact", "_root", "_size", "_wild", "version")
+    __slots__ = ("_exact", "_root", "_size", "_wild", "steps", "version")
 
     def __init__(self) -> None:
         self._exact: dict[str, _Bucket[V]] = {}
@@ -51,6 +52,7 @@ class SubscriptionTrie(Generic[V]):
         self._wild: dict[str, _Bucket[V]] = {}
         self._root: Final[_Node[V]] = _Node()
         self._size = 0
+        self.steps = 0
         self.version = 0
 
     def __len__(self) -> int:
@@ -147,15 +149,18 @@ class SubscriptionTrie(Generic[V]):
                     reached.append(child)
                 if node.plus is not None and not guarded:
                     reached.append(node.plus)
+            self.steps += len(reached)
             if not reached:
-                return found
+                break
             guarded = False
             nodes = reached
-        for node in nodes:
-            if node.bucket is not None:
-                _collect(found, node.bucket)
-            if node.multi is not None:  # '#' includes its parent level
-                _collect(found, node.multi)
+        else:
+            for node in nodes:
+                if node.bucket is not None:
+                    _collect(found, node.bucket)
+                if node.multi is not None:  # '#' includes its parent level
+                    _collect(found, node.multi)
+        self.steps += len(found)
         return found
 
     def _buckets(self, filter: str) -> dict[str, _Bucket[V]]:

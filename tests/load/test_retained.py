@@ -1,0 +1,121 @@
+"""Very many retained messages and filters: brokers that join, and clients that want to stop one. Times are printed, not judged."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.wire import Connect, Publish, Subscribe, SubscriptionRequest, encode_packet
+from tests.process.brokers import Broker, Cluster, until
+
+RETAINED = 300_000
+NEW_TOPICS = 3_000
+
+
+class Wire:
+    """A client of MQTT 3.1.1 on a plain socket."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", broker.port), 60)
+        self.socket.sendall(encode_packet(Connect("MQTT", 4, True, 0, name, None, None, None, None), 4))
+        assert self.read(4)[0] == 0x20
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(min(65536, size - len(data)))
+            assert more, "closed by the broker"
+            data += more
+        return data
+
+    def acknowledged(self, topics: list[str], retain: bool) -> None:
+        """Publish at QoS 1 to all of these and wait for the answers."""
+        answers = threading.Thread(target=self.read, args=(4 * len(topics),), daemon=True)
+        answers.start()
+        for begin in range(0, len(topics), 500):
+            few = enumerate(topics[begin : begin + 500], begin)
+            self.socket.sendall(
+                b"".join(encode_packet(Publish(t, bytes(64), 1, retain, False, n % 65535 + 1, None), 4) for n, t in few)
+            )
+        answers.join(120)
+        assert not answers.is_alive()
+
+
+class Pulse(threading.Thread):
+    """A client that speaks to itself every 5 ms: how long a broker keeps others waiting."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(daemon=True)
+        self.wire = Wire(broker, f"pulse-{broker.name}")
+        self.over = False
+        self.waits: list[float] = []
+        self.name = broker.name
+
+    def run(self) -> None:
+        topic = f"pulse/{self.name}"
+        self.wire.socket.sendall(encode_packet(Subscribe(1, [SubscriptionRequest(topic, 0)]), 4))
+        self.wire.read(5)
+        packet = encode_packet(Publish(topic, b"x", 0, False, False, None, None), 4)
+        while not self.over:
+            began = time.monotonic()
+            self.wire.socket.sendall(packet)
+            self.wire.read(len(packet))
+            self.waits.append(time.monotonic() - began)
+            time.sleep(0.005)
+
+
+@contextmanager
+def pulses(*brokers: Broker) -> Iterator[None]:
+    """Measure meanwhile, and print it."""
+    found = [Pulse(broker) for broker in brokers]
+    for pulse in found:
+        pulse.start()
+    yield
+    for broker, pulse in zip(brokers, found, strict=True):
+        pulse.over = True
+        pulse.join(60)
+        waits = sorted(pulse.waits)
+        assert waits, "a local client was never served"
+        view = broker.view()
+        print(
+            f"{broker.name}: client waits p50 {waits[len(waits) // 2] * 1000:.1f}, p99 {waits[len(waits) * 99 // 100] * 1000:.1f}, "
+            f"max {waits[-1] * 1000:.1f} ms; longest turn {view['longest_turn_ms']} ms, "
+            f"{view['counters']['turns_long']} of more than 50 ms"
+        )
+
+
+def test_a_broker_joins_very_many_retained_messages(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        first, third = cluster.add().up(), cluster.add().up()
+        cluster.settle()
+        Wire(first, "filler").acknowledged([f"r/{n % 1000}/device/{n}" for n in range(RETAINED)], retain=True)
+        until(lambda: third.counter("received_link") >= RETAINED, "all of them at the third broker")
+        joining = cluster.add().up()
+        began = time.monotonic()
+        with pulses(first, third, joining):
+            until(lambda: joining.counter("retained_restored") + joining.counter("received_link") >= RETAINED, "all of them")
+        print(f"{RETAINED} in {time.monotonic() - began:.1f} s")
+        assert [broker.counter("links_closed") for broker in (first, third, joining)] == [0, 0, 0]
+
+
+def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        first, second = cluster.add().up(), cluster.add().up()
+        cluster.settle()
+        attacker, publisher = Wire(first, "attacker"), Wire(second, "publisher")
+        filters = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghijklmnop"))]
+        with pulses(first, second):
+            attacker.socket.sendall(encode_packet(Subscribe(1, [SubscriptionRequest(f, 0) for f in filters]), 4))
+            attacker.read(1 + 3 + 2)
+            codes = attacker.read(len(filters))
+            assert 0 < codes.count(0) < 1000
+            publisher.acknowledged([f"a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p{n}" for n in range(NEW_TOPICS)], retain=False)
+            until(lambda: first.counter("received_link") >= NEW_TOPICS, "all of them at the other broker")
+            attacker.socket.close()
+            until(lambda: first.counter("received_link") and not first.view()["counters"]["link_timeouts"], "a link that is up")
+        assert [broker.counter("links_closed") for broker in (first, second)] == [0, 0]

@@ -1,0 +1,280 @@
+"""How much one peer has done in a turn of the event loop: filters that overlap, new topics, thousands of filters in a packet."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from broker import limits
+from broker.forms import form_of
+from broker.message import Message
+from broker.origin import origin_key
+from broker.wire import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from routing.topics import matches
+from tests.unit.link_harness import FAR, Neighbour, lone, message
+from tests.unit.node_harness import FakeClient, World
+
+QUOTA, QOS = 0x97, 1
+OVERLAPPING = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghij"))]
+"""A thousand filters that all match one topic."""
+
+
+def subscribe(client: FakeClient, filters: list[str], qos: int = 0) -> list[int]:
+    """In one packet, however many turns that takes."""
+    client.send(Subscribe(7, [SubscriptionRequest(filter_, qos) for filter_ in filters]))
+    client.world.advance(0.1)
+    (codes,) = [packet.codes for packet in client.take() if isinstance(packet, Suback)]
+    return codes
+
+
+def fill(world: World, count: int) -> None:
+    for number in range(count):
+        world.node.federation.retention.written(Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None))
+
+
+# ---------------------------------------------------------------- forms
+
+
+def test_filters_of_one_form_match_one_topic_at_most_once() -> None:
+    filters = ["a/+/c", "b/+/c", "a/+/#", "+/+/c", "a/b", "a/c", "$share/g/a", "$share/g/b", "$share/h/a", "$share/g/+", "#", "+"]
+    for one, other in itertools.combinations(filters, 2):
+        if form_of(one) == form_of(other) is not None:
+            assert not any(matches(one, topic) and matches(other, topic) for topic in ("a", "b", "a/b", "a/x/c", "b/x/c"))
+    assert [form_of(f) for f in ("a/b", "a/+/c", "x/+/y", "$share/g/t", "$share/g/+/t", "$share/h/x/+")] == [
+        None, "/+/", "/+/", "g/", "g//+/", "h///+",
+    ]  # fmt: skip
+
+
+def test_what_one_client_can_make_a_topic_cost() -> None:
+    world = lone()
+    client = world.connect("attacker")
+    codes = subscribe(client, OVERLAPPING)
+    assert codes.count(QUOTA) == len(OVERLAPPING) - limits.MAX_FORMS - 1  # one has no wildcard
+    assert world.counters.subscriptions_refused == codes.count(QUOTA)
+    trie = world.node.fanout.trie
+    before = trie.steps
+    assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == limits.MAX_FORMS + 1
+    assert trie.steps - before < 12 * limits.MAX_FORMS
+    # Those that it has stay good, and it may have any number that differ in words.
+    assert subscribe(client, [OVERLAPPING[1]]) == [0]
+    assert set(subscribe(client, [f"device/{n}" for n in range(3_000)])) == {0}
+    granted = next(form for form, code in zip(OVERLAPPING, codes, strict=True) if code == 0 and "+" in form)
+    other = "/".join(level if level == "+" else level + "x" for level in granted.split("/"))
+    assert subscribe(client, [other]) == [0]
+    # A form is free again when none of its filters is left.
+    client.unsubscribe(granted, other)
+    assert subscribe(client, ["+/some/other"]) == [0]
+    assert subscribe(client, ["+/+/other"]) == [QUOTA]
+
+
+def test_very_many_filters_of_one_form() -> None:
+    world = lone()
+    client = world.connect("gateway")
+    filters = [f"device/{n}/+" for n in range(4_000)]
+    assert set(subscribe(client, filters, qos=1)) == {1}
+    world.connect("other").publish("device/3999/state", b"x")
+    assert client.payloads() == [b"x"]
+
+
+def test_shared_subscriptions_of_one_client() -> None:
+    world = lone()
+    client = world.connect("attacker")
+    codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * limits.MAX_FORMS)])
+    assert codes == [0] * limits.MAX_FORMS + [QUOTA] * limits.MAX_FORMS
+    world.connect("other").publish("t", b"x")
+    assert client.payloads() == [b"x"] * limits.MAX_FORMS
+    assert subscribe(client, [f"$share/g1/t{n}" for n in range(500)]) == [0] * 500  # one form
+
+
+# ---------------------------------------------------------------- turns
+
+
+def attacked(count: int) -> tuple[World, FakeClient, Neighbour, list[bytes]]:
+    """A client with as many filters as it may have that match `count` new topics, and these as they come over a link."""
+    world = lone(link_timeout=2.0)
+    neighbour = Neighbour(world, 1)
+    neighbour.child()
+    client = world.connect("attacker")
+    subscribe(client, OVERLAPPING)
+    topics = ["/".join([*"abcdefghi", f"j{n}"]) for n in range(count)]
+    packets = [message(t.encode(), b"%d" % n, key=origin_key(FAR, 2_000), sequence=n + 1) for n, t in enumerate(topics)]
+    return world, client, neighbour, packets
+
+
+def test_a_link_rests_and_nothing_is_lost() -> None:
+    world, client, neighbour, packets = attacked(500)
+    other = world.connect("other")
+    neighbour.send(b"".join(packets))
+    handled = world.counters.received_link
+    assert 0 < handled < 100
+    assert world.counters.turns_cut == 1
+    assert not neighbour.transport.reading
+    other.send(Pingreq())
+    assert other.take() == [Pingresp()]
+    world.now += 3.0  # much else was to be done: that nothing was read is no silence of the neighbour
+    world.advance(0.1)
+    assert neighbour.up
+    assert neighbour.transport.reading
+    assert client.payloads() == [b"%d" % n for n in range(500)]
+    assert world.counters.turns_cut > 5
+
+
+def test_a_publisher_of_new_topics_rests() -> None:
+    world = World()
+    publisher, other = world.connect("p"), world.connect("o")
+    other.subscribe("#")
+    other.take()
+    publisher.send(*(Publish(f"t/{n}", b"%d" % n) for n in range(3_000)), Pingreq())
+    got = other.payloads()
+    assert 0 < len(got) < 1_000
+    assert publisher.take() == []
+    other.send(Pingreq())
+    assert other.take() == [Pingresp()]
+    world.advance(0.1)
+    assert got + other.payloads() == [b"%d" % n for n in range(3_000)]
+    assert publisher.take() == [Pingresp()]
+
+
+def test_those_that_rest_take_turns() -> None:
+    world = World()
+    clients = [world.connect(f"c{n}") for n in range(3)]
+    for number, client in enumerate(clients):
+        client.send(*(Publish(f"{number}/{n}", b"") for n in range(2_000)), Pingreq())
+    first = world.counters.published
+    world.advance(0.1)
+    assert first < 1_500
+    assert world.counters.published == 6_000
+    assert all(client.take() == [Pingresp()] for client in clients)
+
+
+def test_a_client_that_goes_while_it_rests() -> None:
+    world = World()
+    client = world.connect("c")
+    client.send(*(Publish(f"t/{n}", b"") for n in range(2_000)))
+    client.vanish()
+    world.advance(0.1)
+    assert not world.node.connections
+    assert not world.node.unheld
+
+
+# ---------------------------------------------------------------- very many filters
+
+
+def test_packets_with_very_many_filters_take_several_turns() -> None:
+    world = World()
+    client, other = world.connect("c", properties=None), world.connect("o")
+    filters = [f"a/{n}" for n in range(5 * limits.FILTERS_AT_ONCE)]
+    client.send(Subscribe(1, [SubscriptionRequest(f, 1) for f in filters]), Pingreq())
+    assert len(world.session("c").subscriptions) == limits.FILTERS_AT_ONCE
+    assert client.take() == []
+    other.publish("a/1", b"early")
+    assert client.payloads() == [b"early"]
+    world.advance(0.1)
+    assert client.take() == [Suback(1, [1] * len(filters)), Pingresp()]
+    client.send(Unsubscribe(2, filters), Pingreq())
+    assert len(world.session("c").subscriptions) == 4 * limits.FILTERS_AT_ONCE
+    world.advance(0.1)
+    assert client.take() == [Unsuback(2, [0] * len(filters)), Pingresp()]
+    assert len(world.node.fanout.trie) == 0
+
+
+@pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
+def test_a_client_that_goes_in_between(kind: type[Subscribe | Unsubscribe]) -> None:
+    world = World()
+    client = world.connect("c")
+    filters = [f"a/{n}" for n in range(5 * limits.FILTERS_AT_ONCE)]
+    client.send(Subscribe(1, [SubscriptionRequest(f, 1) for f in filters]))
+    if kind is Unsubscribe:
+        world.advance(0.1)
+        client.send(Unsubscribe(2, filters))
+    client.vanish()
+    world.advance(0.1)
+    assert not world.node.connections
+    assert not world.node.sessions
+    assert len(world.node.fanout.trie) == 0
+
+
+def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
+    world = World()
+    client, other = world.connect("c"), world.connect("o")
+    filters = [f"a/{n}" for n in range(3 * limits.FILTERS_AT_ONCE)] + ["$share/g/s"]
+    subscribe(client, filters)
+    old = world.session("c")
+    client.vanish()
+    assert len(world.node.fanout.trie) == 2 * limits.FILTERS_AT_ONCE
+    again = world.connect("c")
+    again.subscribe(filters[0], filters[-2], "$share/g/s")
+    for topic in (filters[0], filters[-2], filters[-3], "s"):
+        other.publish(topic, topic.encode())
+    assert again.payloads() == [filters[0].encode(), filters[-2].encode(), b"s"]
+    world.advance(0.1)
+    assert not old.subscriptions
+    assert not old.queue
+    assert len(world.node.fanout.trie) == 2
+    other.publish(filters[-2], b"still")
+    other.publish("s", b"still")
+    assert again.payloads() == [b"still", b"still"]
+
+
+# ---------------------------------------------------------------- retained messages
+
+
+def test_retained_messages_of_a_subscription_come_in_several_turns() -> None:
+    world = World()
+    fill(world, 3_000)
+    client, other = world.connect("c"), world.connect("o")
+    client.send(Subscribe(1, [SubscriptionRequest("#", 0)]))
+    packets = client.take()
+    assert isinstance(packets[0], Suback)
+    assert 0 < len(packets) < limits.RETAINED_AT_ONCE
+    other.publish("r/0", b"new", retain=True)
+    world.advance(0.1)
+    packets += client.take()
+    found = [(packet.topic, packet.payload) for packet in packets if isinstance(packet, Publish) and packet.retain]
+    assert len(found) == 3_000
+    assert {(f"r/{n}", b"%d" % n) for n in range(1, 3_000)} <= set(found)
+    assert len(world.node.feeds) == 0
+
+
+def test_they_wait_for_a_client_that_is_slow() -> None:
+    world = World()
+    fill(world, 20_000)
+    client = world.connect("c")
+    client.send(Subscribe(1, [SubscriptionRequest("r/+", 1)]))
+    world.advance(5.0)
+    got: list[Publish] = []
+    for _ in range(100):
+        came = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert len(world.session("c").queue) <= limits.HOLD_QUEUED
+        got += came
+        client.send(*(b"\x40\x02" + (packet.packet_id or 0).to_bytes(2, "big") for packet in came))
+        world.advance(0.2)
+    assert sorted(int(packet.payload) for packet in got) == list(range(20_000))
+    assert world.counters.dropped_queue_full == 0
+
+
+def test_a_search_that_finds_nothing_is_bounded_too() -> None:
+    world = World()
+    fill(world, 5_000)
+    client, other = world.connect("c"), world.connect("o")
+    client.send(Subscribe(1, [SubscriptionRequest(f"+/+/{n}", 1) for n in range(50)]))
+    assert len(world.node.feeds) == 1
+    client.take()
+    other.send(Pingreq())
+    assert other.take() == [Pingresp()]
+    client.unsubscribe(*(f"+/+/{n}" for n in range(50)))
+    world.advance(0.1)
+    assert len(world.node.feeds) == 0
+    client.subscribe("r/7")
+    assert [packet.payload for packet in client.take() if isinstance(packet, Publish)] == [b"7"]
+
+
+def test_a_session_that_ends_gets_no_more_of_them() -> None:
+    world = World()
+    fill(world, 5_000)
+    client = world.connect("c")
+    client.send(Subscribe(1, [SubscriptionRequest("#", 0)]))
+    client.vanish()
+    world.advance(0.1)
+    assert len(world.node.feeds) == 0
