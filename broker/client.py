@@ -255,6 +255,8 @@ class Client:
         self.node.turns.work += PACKET_WORK
         if kind != 3:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
+            if len(body) > limits.MAX_FILTERS_SIZE and kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
+                raise ProtocolViolation("more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE)
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
         if kind == PacketType.CONNECT:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.node import Node
 
+PAUSE = 0.0001
+"""s until the next turn: what the sockets have brought comes in between."""
+
 Piece = Callable[[float], None]
 """Some work, at most a tenth of a turn's; called with now (s)."""
 
@@ -78,7 +81,7 @@ class Turns:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._node.schedule(self._node.now, self._go_on)
+            self._node.schedule(self._node.now + PAUSE, self._go_on)
 
     def _go_on(self, now: float) -> None:
         self._planned = False

@@ -84,8 +84,8 @@ def pulses(*brokers: Broker) -> Iterator[None]:
         view = broker.view()
         p50, p99, most = (1000 * waits[at] for at in (len(waits) // 2, len(waits) * 99 // 100, -1))
         print(
-            f"{broker.name}: client waits p50 {p50:.1f}, p99 {p99:.1f}, max {most:.1f} ms; longest turn {view['longest_turn_ms']} ms, "
-            f"{view['counters']['turns_long']} of more than 50 ms"
+            f"{broker.name}: client waits p50 {p50:.1f}, p99 {p99:.1f}, max {most:.1f} ms; "
+            f"longest turn {view['longest_turn_ms']} ms, {view['counters']['turns_long']} of more than 50 ms"
         )
 
 
@@ -110,10 +110,12 @@ def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
         attacker, publisher = Wire(first, "attacker"), Wire(second, "publisher")
         filters = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghijklmnop"))]
         with pulses(first, second):
-            attacker.socket.sendall(encode_packet(Subscribe(1, [SubscriptionRequest(f, 0) for f in filters]), 4))
-            attacker.read(1 + 3 + 2)
-            codes = attacker.read(len(filters))
-            assert 0 < codes.count(0) < 1000
+            granted = 0
+            for begin in range(0, len(filters), 8_192):
+                few = [SubscriptionRequest(f, 0) for f in filters[begin : begin + 8_192]]
+                attacker.socket.sendall(encode_packet(Subscribe(1, few), 4))
+                granted += attacker.read(1 + 2 + 2 + len(few))[5:].count(0)
+            assert 0 < granted < 1000
             publisher.acknowledged([f"a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p{n}" for n in range(NEW_TOPICS)], retain=False)
             until(lambda: first.counter("received_link") >= NEW_TOPICS, "all of them at the other broker")
             attacker.socket.close()

@@ -161,6 +161,18 @@ def test_a_client_that_goes_while_it_rests() -> None:
 # ---------------------------------------------------------------- very many filters
 
 
+def test_each_piece_has_a_turn_of_its_own() -> None:
+    world = World()
+    client = world.connect("c")
+    client.send(Subscribe(1, [SubscriptionRequest(f"a/{n}", 1) for n in range(4 * limits.FILTERS_AT_ONCE)]))
+    for turn in range(1, 4):
+        assert len(world.session("c").subscriptions) == turn * limits.FILTERS_AT_ONCE
+        world.now += 0.01
+        world.node.tick(world.now)
+        world.settle()
+    assert client.take() == [Suback(1, [1] * 4 * limits.FILTERS_AT_ONCE)]
+
+
 def test_packets_with_very_many_filters_take_several_turns() -> None:
     world = World()
     client, other = world.connect("c", properties=None), world.connect("o")
@@ -177,6 +189,17 @@ def test_packets_with_very_many_filters_take_several_turns() -> None:
     world.advance(0.1)
     assert client.take() == [Unsuback(2, [0] * len(filters)), Pingresp()]
     assert len(world.node.fanout.trie) == 0
+
+
+def test_packets_with_more_filters_than_a_turn_can_decode() -> None:
+    world = World()
+    filters = [f"building/{n:08}/sensor/state" for n in range(16_384)]
+    for packet in (Subscribe(1, [SubscriptionRequest(f, 0) for f in filters]), Unsubscribe(1, filters)):
+        client = world.connect("c")
+        client.send(packet)
+        assert client.closed
+        assert client.last_reason() == 0x95
+    assert set(subscribe(world.connect("c"), filters[:10_000])) == {0}
 
 
 @pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
