@@ -499,9 +499,9 @@ TURN_LONG, also on a machine that is half as fast."""
 PACKET_WORK = 20
 """steps that such a packet, and a topic without a route, count besides what is found."""
 
-MAX_FILTERS_SIZE = 512 * 1024
-"""bytes of a SUBSCRIBE or UNSUBSCRIBE, 15,000 filters of 30 characters: it is decoded in one turn. Larger: 0x95 and close
-[protocol_errors]; who wants more filters sends several."""
+MAX_FILTERS_SIZE = 1280 * 1024
+"""bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session may have of 10: it is decoded
+in one turn. Larger: 0x95 and close [protocol_errors]; who wants more filters sends several."""
 
 FILTERS_AT_ONCE = 250
 """filters of one packet, or of a session that ends, that are handled in one turn: 65,536 of them take most of a second."""
