@@ -182,7 +182,7 @@ class Connection:
         rest = data[used:] if used else data
         self._parts.append(rest)
         self._have = len(rest)
-        self._need = 0 if self.waiting else packet_size(rest)
+        self._need = 0 if self.waiting or self.held else packet_size(rest)
 
     @property
     def unread(self) -> int:
@@ -228,6 +228,12 @@ class Connection:
         if not self.held:
             self.held = True
             self.transport.pause_reading()
+
+    def come_back(self) -> None:
+        """Have the owner called once more when this peer is read again, though nothing that came may be left here."""
+        if not self._parts:
+            self._parts.append(b"")
+            self._have = self._need = 0
 
     def unhold(self) -> None:
         """Read again; first, at the end of this turn, handle what was read already (`go_on`)."""

@@ -157,7 +157,7 @@ class RecordLayer:
                 position = body + length
         except (RecordError, WireError) as error:
             fault = str(error)
-        if opened:
+        if opened or (self._parts and self._have >= self._need):  # or the link has rested, with whole packets that wait
             self._deliver(opened, now)
         if fault:
             if not (self.conn.closing or self.conn.closed):
@@ -183,6 +183,8 @@ class RecordLayer:
             parts.append(rest)
             self._have = len(rest)
             self._need = packet_size(rest)
+            if conn.held:
+                conn.come_back()
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""

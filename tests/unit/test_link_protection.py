@@ -478,3 +478,24 @@ def test_a_cipher_says_what_is_wrong_by_one_kind_of_error() -> None:
         with pytest.raises(RecordError):
             Cipher(SECRET).open(memoryview(bent))
     assert Cipher(SECRET).open(memoryview(body)) == b"x"
+
+
+def test_a_link_that_rests_goes_on_with_what_it_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What costs much is handled in several turns, also when it came in one record and nothing follows."""
+    monkeypatch.setattr(limits, "TURN_WORK", 300)
+    wire = Wire(node(1), node(2)).agreed()
+    one, two = wire.worlds
+    reader, writer = two.connect("reader"), one.connect("writer")
+    reader.subscribe("new/#", qos=0)
+    wire.advance(1.0)
+    for number in range(400):
+        writer.publish(f"new/{number}", b"%d" % number, 1, number + 1)
+    cut = two.counters.turns_cut
+    wire.pump()
+    assert two.counters.turns_cut > cut
+    assert two.counters.received_link < 400
+    for _ in range(200):
+        two.advance(0.001)
+    assert reader.payloads() == [b"%d" % number for number in range(400)]
+    wire.advance(5.0)
+    assert wire.up == (True, True)
