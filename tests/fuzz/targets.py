@@ -85,7 +85,7 @@ class _Reader:
     """Stands for a link: it takes whole packets and remembers what came."""
 
     def __init__(self) -> None:
-        self.conn = SimpleNamespace(transport=self, owner=None, closing=False, closed=False)
+        self.conn = SimpleNamespace(transport=self, owner=None, closing=False, closed=False, held=False)
         self.layer: Any = None
         self.came = bytearray()
         self.written = bytearray()
