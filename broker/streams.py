@@ -335,9 +335,11 @@ class Streams:
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):
             return PATIENCE
+        listing = self.federation.listings.directory.listings.get(stream.broker_id)
+        if listing is not None and listing.via is not None and listing.boot > stream.boot:
+            return STRANGER  # the broker is there again and has nothing of that incarnation any more
         # The directory takes the tree alone: with overlays an origin's messages can be here before any word of it.
-        known = stream.broker_id in self.federation.listings.directory.listings or self.federation.overlays.active
-        return HOLD if known else STRANGER
+        return HOLD if listing is not None or self.federation.overlays.active else STRANGER
 
     def _set_free(self, stream: Stream, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it comes."""
