@@ -40,7 +40,7 @@ MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
 
 SLACK = 0.02
-"""s by which a question may have been slower than its answer: the sooner a subscription begins, the less is lost after SUBACK."""
+"""s; longest time for which a record that answers ours counts as having been on its way."""
 
 UNSURE = 0.2
 """s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
@@ -204,10 +204,10 @@ class Positions:
         self._clocks[key] = (least, most, now)
 
     def _ahead(self, key: bytes) -> float | None:
-        """Return what an origin's clock is ahead of ours (s), None when that is not known. Answers may be slow, so questions
-        count for more."""
+        """Return what an origin's clock is ahead of ours at least (s), None when that is not known. A subscription that begins
+        too early gets more than it should, one that begins too late misses what was published after SUBACK."""
         known = self._clocks.get(key)
-        return None if known is None else max((known[0] + known[1]) / 2, known[1] - SLACK)
+        return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 
     # ---------------------------------------------------------------- answers
 
