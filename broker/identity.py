@@ -64,11 +64,11 @@ class DataDir:
         Both are on the disk before they are returned. Raises ConfigError naming the file that cannot be used.
         """
         raw_id, raw_boot = self._read("broker-id"), self._read("boot")
+        if raw_id is not None and not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
+            raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
         key = self._key(raw_id is None, rng)
         if raw_id is None:
             self._write("broker-id", key.id.hex())
-        elif not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
-            raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
         elif bytes.fromhex(raw_id.decode().strip()) != key.id:
             raise ConfigError(f"{self.path / 'broker-id'}: not the id of the key in broker-key, which is {key.id.hex()}")
         previous = 0
