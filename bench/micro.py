@@ -10,9 +10,14 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from bench import growth
 from bench.load import packets
+
+if TYPE_CHECKING:
+    from broker.connection import Connection
+    from broker.node import Node
 
 _TURNS = 5
 _PAYLOAD = b"x" * 64
@@ -242,6 +247,16 @@ def _rules(count: int) -> str:
     return "\n".join(lines)
 
 
+def _feed(node: Node, conn: Connection, data: bytes) -> None:
+    """Have bytes come in and go as a driver does: what costs much goes on in further turns."""
+    node.turns.work = 0
+    conn.receive(data, node.now)
+    node.flush()
+    while conn.held:
+        node.tick(node.now + 0.001)
+        node.flush()
+
+
 def _node_call(
     subscribers: int, topics: int, version: int, qos: int, properties: int, *, rules: int = 0, wildcards: int = 0
 ) -> Callable[[], object]:
@@ -261,15 +276,14 @@ def _node_call(
     sinks = [_Sink() for _ in range(subscribers + 1)]
     clients = [node.connection_made("in", "127.0.0.1:1", "default", sink, 0.0) for sink in sinks]
     for number, client in enumerate(clients):
-        client.receive(packets.connect(f"c{number}", version), 0.0)
+        _feed(node, client, packets.connect(f"c{number}", version))
         for name in names if number else ():
-            client.receive(packets.subscribe(name, qos, version), 0.0)
+            _feed(node, client, packets.subscribe(name, qos, version))
     if wildcards:
         other = node.connection_made("in", "127.0.0.1:2", "default", _Sink(), 0.0)
-        other.receive(packets.connect("other", version), 0.0)
+        _feed(node, other, packets.connect("other", version))
         for number in range(wildcards):
-            other.receive(packets.subscribe(f"other/{number % 100}/+/{number}/#", qos, version), 0.0)
-    node.flush()
+            _feed(node, other, packets.subscribe(f"other/{number % 100}/+/{number}/#", qos, version))
     packet, at, _ = packets.publish(names[0], _PAYLOAD, qos, version, properties)
     size = len(packet)
     chunk = b"".join(_publish(names[i % topics], qos, version, properties, i + 1) for i in range(500))
@@ -278,15 +292,13 @@ def _node_call(
     def call() -> None:
         for sink in sinks:
             sink.taken.clear()
-        clients[0].receive(chunk, 0.0)
-        node.flush()
+        _feed(node, clients[0], chunk)
         if qos:
             acks = bytearray(b"\x40\x02\x00\x00" * 500)
             for client, sink in zip(clients[1:], sinks[1:], strict=True):
                 data = b"".join(sink.taken)
                 acks[2::4], acks[3::4] = data[at::size], data[at + 1 :: size]
-                client.receive(bytes(acks), 0.0)
-            node.flush()
+                _feed(node, client, bytes(acks))
 
     call()
     if node.counters.delivered - before != 500 * subscribers:
