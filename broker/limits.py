@@ -167,10 +167,10 @@ MAX_MOVES = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
 stopped come at once; each costs two messages and a connection that waits."""
 
-MAX_TOMBSTONES = 10_000
+MAX_ENDED_SESSIONS = 10_000
 """sessions that have ended while another broker that is away has an older one, which must not come back [sessions_forgotten];
 some 100 bytes on every broker."""
-TOMBSTONE_TIME = 86_400.0
+ENDED_SESSION_TIME = 86_400.0
 """s for which they are remembered: as long as deleted retained messages."""
 
 MAX_STARTS = 10_000

@@ -196,6 +196,12 @@ def test_modules_are_short() -> None:
     assert not {module: length for module, length in lengths.items() if length > MAX_LINES}
 
 
+def test_each_limit_is_set_once() -> None:
+    names = re.findall(r"^([A-Z]\w+) =", (ROOT / "broker/limits.py").read_text(), re.M)
+    assert len(names) > 100
+    assert [name for name in names if names.count(name) > 1] == []
+
+
 def test_nothing_is_left_for_later() -> None:
     marker = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     found = [
