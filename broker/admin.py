@@ -156,7 +156,7 @@ class Admin:
             "open": len(node.connections),  # clients, links, and who has not said yet what it is
             "sessions": len(node.sessions),
             "subscriptions": len(node.fanout.trie),
-            "retained": len(node.retained) - len(node.retained.match("$SYS/#", node.now)),
+            "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
         }
 

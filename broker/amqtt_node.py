@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from amqtt.session import Session as Account
 
@@ -13,19 +13,49 @@ from broker.connection import Connection
 from broker.effects import Event
 from broker.message import Message
 from broker.node import Node
+from broker.retained import RetainedStore
 from broker.session import Outgoing, Session
 from broker.wire.encode import encode_packet
 from broker.wire.strings import shorten
+from routing.sharded import ShardedDict
 
 log = logging.getLogger("amqtt.broker")
+
+
+class Sources:
+    """topic -> id of the client whose retained message it has. Of messages that expired it is forgotten a part at a time."""
+
+    __slots__ = ("_clients", "_parts")
+
+    def __init__(self) -> None:
+        self._clients: ShardedDict[str] = ShardedDict()
+        self._parts: Iterator[list[tuple[str, str]]] = iter(())  # that are still to be looked at
+
+    def get(self, topic: str) -> str | None:
+        """Return whose it is, as far as that is known."""
+        return self._clients.get(topic)
+
+    def forget(self, topic: str) -> None:
+        """It is nobody's any more."""
+        self._clients.pop(topic)
+
+    def note(self, topic: str, client_id: str, retained: RetainedStore) -> None:
+        """It is this client's."""
+        self._clients[topic] = client_id
+        part = next(self._parts, None)
+        for old, _ in part or ():
+            if retained.get(old) is None:
+                self._clients.pop(old)
+        if part is None and len(self._clients) > 2 * len(retained) + 1024:
+            self._parts = self._clients.parts()
 
 
 class ServerNode(Node):
     """The node, and what amqtt keeps beside it."""
 
     accounts: Accounts
-    sources: dict[str, str]
-    """topic -> id of the client whose retained message it has."""
+    sources: Sources
+    """Whose retained messages are here."""
     on_empty: Callable[[], None] | None = None
     """Called when the last connection is gone."""
 
@@ -59,11 +89,9 @@ class ServerNode(Node):
         topic = message.topic.decode()
         sender = message.sender
         if message.payload and isinstance(sender, Session):
-            self.sources[topic] = sender.client_id
+            self.sources.note(topic, sender.client_id, self.retained)
         else:
-            self.sources.pop(topic, None)
-        if len(self.sources) > 2 * len(self.retained) + 1024:  # some expired
-            self.sources = {t: c for t, c in self.sources.items() if self.retained.get(t) is not None}
+            self.sources.forget(topic)
         super().retain(message)
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:

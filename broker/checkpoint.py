@@ -25,7 +25,10 @@ PASSED = 8
 """entries of the log that are passed over at the cost of one that is said."""
 
 PACE = 1024 * 1024
-"""bytes of others for each step: however much they write, it comes to an end."""
+"""bytes of others for each step: however much they write, it comes to an end,"""
+
+MOST = 4
+"""in so many steps in one turn."""
 
 
 class Checkpoint:
@@ -40,8 +43,14 @@ class Checkpoint:
 
     def go_on(self) -> bool:
         """Say a little more, and as much more as others have written; whether that was all."""
-        steps, self.passed = max(1, self.passed // PACE), 0
+        steps = min(MOST, max(1, self.passed // PACE))
+        self.passed = max(0, self.passed - steps * PACE)
         return any(self.step() for _ in range(steps))
+
+    @property
+    def late(self) -> bool:
+        """Whether others have written more than was said for it."""
+        return self.passed >= PACE
 
     def step(self) -> bool:
         """Say a little more; whether that was all."""
@@ -75,7 +84,8 @@ class Checkpoint:
                 journal.said(mark)
             yield 1 + len(marks)
         for record in sharedrecords.everything(node):
-            journal.record(record)
+            if record:
+                journal.record(record)
             yield 1
         relay = node.relay
         seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})

@@ -71,8 +71,8 @@ FACTOR = 2.0
 """How many times the last checkpoint's size a journal may have: each byte is written up to twice."""
 SMALLEST = 32 * 1024 * 1024
 """bytes; a journal that is smaller is read in a moment."""
-STEP = 0.01
-"""s between two steps of a checkpoint."""
+STEP, SHORT_STEP = 0.01, 0.001
+"""s between two steps of a checkpoint, and when others write more than it says."""
 AHEAD = 8 * 1024 * 1024
 """bytes on their way to the disk with which a checkpoint waits; so publishers are held earlier while there is one."""
 RETRY = 1.0
@@ -355,7 +355,8 @@ class Durability:
             self.record(encode_whole(self._generation, self._whole))
             self._end_checkpoint(self.mark + 1)
         else:
-            self.node.schedule(now + STEP, lambda at: self._step(checkpoint, at))
+            pause = SHORT_STEP if checkpoint.late else STEP
+            self.node.schedule(now + pause, lambda at: self._step(checkpoint, at))
 
     def _end_checkpoint(self, until: int) -> None:
         """All is said, which is safe when frame `until` is; 0: it is given up."""

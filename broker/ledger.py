@@ -129,8 +129,8 @@ class SequenceSet:
             del self._at[place], self._bits[place]
 
     def refs(self) -> Iterator[Ref]:
-        """Return all of them."""
-        for (key, mark, block), bits in self._bits.items():
+        """All of them; some may come and go meanwhile."""
+        for (key, mark, block), bits in list(self._bits.items()):
             for bit in range(256):
                 if bits >> bit & 1:
                     yield key, block << 8 | bit, mark

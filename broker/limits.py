@@ -499,6 +499,9 @@ TURN_LONG, also on a machine that is half as fast."""
 PACKET_WORK = 20
 """steps that such a packet, and a topic without a route, count besides what is found."""
 
+RETAINED_WORK = 30
+"""steps that a retained message counts besides: it is kept, stamped, hashed and goes to the journal."""
+
 MAX_FILTERS_SIZE = 1280 * 1024
 """bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session may have of 10: it is decoded
 in one turn. Larger: 0x95 and close [protocol_errors]; who wants more filters sends several."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
 from struct import Struct
 
 from broker import limits
 from broker.counters import Counters
+from broker.deadlines import Deadlines, Entry
 from broker.digests import Digests, Mark, place_of
 from broker.message import Message, size_of
 from routing.trie import TopicTrie
@@ -64,10 +64,10 @@ def _size(topic: bytes, packed: bytes) -> int:
 
 
 class RetainedStore:
-    """The last retained message of every topic."""
+    """The last retained message of every topic. Topics that begin with `$`, which are the broker's own, count for no limit."""
 
     __slots__ = (
-        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_trie", "closed", "digests", "limit", "refused_at",
+        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_own", "_trie", "closed", "digests", "limit", "refused_at",
         "tombstones",
     )  # fmt: skip
 
@@ -82,15 +82,22 @@ class RetainedStore:
         """Forget everything, tombstones included."""
         self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
-        self._expiring: list[tuple[int, bytes, int]] = []  # (when, ms; place; time of the mark), a heap
-        self._graves: list[tuple[int, bytes, int]] = []  # the same of tombstones: when they are forgotten
+        self._own = 0  # topics that begin with `$`
+        self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the mark)
+        self._graves = Deadlines(self._tomb)  # the same of tombstones: when they are forgotten
         self._floor = 0  # ms; tombstones up to this death were too many
         self.digests = Digests()
         self.tombstones = 0
         self.refused_at = float("-inf")  # s, when there was no room for something
 
     def __len__(self) -> int:
-        return len(self._trie)
+        """Return the number of messages, without the broker's own."""
+        return len(self._trie) - self._own
+
+    @property
+    def own(self) -> int:
+        """The number of the broker's own messages."""
+        return self._own
 
     @property
     def size(self) -> int:
@@ -126,7 +133,7 @@ class RetainedStore:
                 self.tombstones -= 1
             self.digests.put(mark)
             if mark.death:
-                heappush(self._expiring, (mark.death, mark.place, mark.time))
+                self._expiring.add((mark.death, mark.place, mark.time), len(self))
             return Change.NEW
         had = self._trie.get(topic)
         if had is not None:
@@ -148,7 +155,7 @@ class RetainedStore:
         elif self._set(message.topic.decode(), message):
             self.digests.put(mark)
             if mark.death:
-                heappush(self._expiring, (mark.death, mark.place, mark.time))
+                self._expiring.add((mark.death, mark.place, mark.time), len(self))
 
     def remembers(self, death: int, wall: int) -> bool:
         """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
@@ -156,18 +163,23 @@ class RetainedStore:
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
-        grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
-        full = grown > (self.limit or limits.MAX_RETAINED_BYTES)
-        if full or (old is None and (self.closed or len(self._trie) >= limits.MAX_RETAINED)):
-            self._counters.retained_refused += 1
-            return False
+        if topic[:1] == "$":
+            self._own += old is None
+        else:
+            grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
+            full = grown > (self.limit or limits.MAX_RETAINED_BYTES)
+            if full or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
+                self._counters.retained_refused += 1
+                return False
+            self._bytes = grown
         self._trie.set(topic, _pack(message))
-        self._bytes = grown
         return True
 
     def _drop(self, topic: str) -> None:
         old = self._trie.pop(topic)
-        if old is not None:
+        if old is not None and topic[:1] == "$":
+            self._own -= 1
+        elif old is not None:
             self._bytes -= _size(topic.encode(), old)
 
     # ---------------------------------------------------------------- reading
@@ -183,7 +195,7 @@ class RetainedStore:
 
     def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
         """Each of them, and None for each step that found none. Messages may come and go meanwhile."""
-        everything = topic_filter == "#" and len(self._trie) > len(self.digests) // 2
+        everything = topic_filter == "#" and len(self) + self.tombstones == len(self.digests)
         for topic in self._all() if everything else self._trie.search(topic_filter):
             packed = None if topic is None else self._trie.get(topic)
             if topic is None or packed is None:
@@ -214,7 +226,7 @@ class RetainedStore:
         return _unpack(mark.topic, packed)
 
     def items(self) -> list[tuple[str, Message]]:
-        """Return every topic with its message."""
+        """Return every topic with its message, the broker's own included."""
         return [(topic, _unpack(topic.encode(), packed)) for topic, packed in self._trie.items()]
 
     def topics(self) -> list[str]:
@@ -234,45 +246,39 @@ class RetainedStore:
         mark.dead = True
         self.digests.put(mark)
         self.tombstones += 1
-        heappush(self._graves, (mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time))
-        while self.tombstones > limits.MAX_TOMBSTONES:
-            self._floor = max(self._floor, self._graves[0][0] - int(limits.TOMBSTONE_AGE * 1000))
+        self._graves.add((mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time), self.tombstones)
+        while self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None:
+            self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
             self._counters.tombstones_forgotten += self._exhume()
-        if len(self._graves) > 2 * self.tombstones + 1000:  # most topics have been written again
-            self._graves = [grave for grave in self._graves if self._tomb(grave) is not None]
-            heapify(self._graves)
 
-    def _tomb(self, grave: tuple[int, bytes, int]) -> Mark | None:
+    def _tomb(self, grave: Entry) -> Mark | None:
         mark = self.digests.get(grave[1])
         return mark if mark is not None and mark.dead and mark.time == grave[2] else None
 
-    def _lives(self, entry: tuple[int, bytes, int]) -> bool:
+    def _lives(self, entry: Entry) -> bool:
         mark = self.digests.get(entry[1])
         return mark is not None and not mark.dead and mark.time == entry[2]
 
     def _exhume(self) -> bool:
         """Forget the oldest tombstone; False when its topic had been written again."""
-        mark = self._tomb(heappop(self._graves))
+        mark = self._tomb(self._graves.pop())
         if mark is None:
             return False
         self.tombstones -= 1
         self.digests.remove(mark)
         return True
 
-    def sweep(self, now: float, wall: int, most: int = 1000) -> None:
-        """Forget what has expired, and tombstones that are old enough; at most so many at a time."""
-        while self._graves and self._graves[0][0] <= wall and most:
+    def sweep(self, now: float, wall: int, most: int = 250) -> bool:
+        """Forget what has expired, and tombstones that are old enough, at most so many; whether there may be more."""
+        while most and (first := self._graves.first()) is not None and first <= wall:
             self._exhume()
             most -= 1
-        expiring = self._expiring
-        while expiring and expiring[0][0] <= wall and most:
+        while most and (first := self._expiring.first()) is not None and first <= wall:
             most -= 1
-            _, place, time = heappop(expiring)
+            _, place, time = self._expiring.pop()
             mark = self.digests.get(place)
             if mark is None or mark.dead or mark.time != time:
                 continue
             if self.living(mark, now) is not None:  # it came late, or our time of day was set: its own time counts
-                heappush(expiring, (wall + 1000, place, time))
-        if len(expiring) > 2 * len(self._trie) + 1000:  # most topics have been written again
-            self._expiring = [e for e in expiring if self._lives(e)]
-            heapify(self._expiring)
+                self._expiring.add((wall + 1000, place, time), len(self))
+        return not most

@@ -84,6 +84,7 @@ class Retention:
         }
         self._comparisons: dict[Link, Comparison] = {}
         self._restored = float("-inf")  # s, when something was taken last
+        self._sweeping = False
         self._check_at = now + limits.RETAINED_CHECK
 
     # ---------------------------------------------------------------- writes
@@ -135,6 +136,7 @@ class Retention:
             node.counters.clocks_ahead += 1
         if not node.config.retain_available:
             return Change.OLD
+        node.turns.work += limits.RETAINED_WORK
         topic = message.topic
         mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
@@ -166,7 +168,6 @@ class Retention:
         if change < Change.TAKEN:
             return
         self.node.counters.retained_restored += 1
-        self.node.turns.work += limits.PACKET_WORK
         self._restored = now
         gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
         fresh = True
@@ -226,13 +227,21 @@ class Retention:
 
     def tick(self, now: float) -> None:
         """Forget what is over, and compare now and then even though nothing has happened."""
-        self.store.sweep(now, self.clock.physical(now))
+        if not self._sweeping:
+            self._sweep(now)
         if self._check_at <= now:
             self._check_at = now + limits.RETAINED_CHECK
             for link in self.node.forwarding:
                 comparison = self._comparison(link, now)
                 if not (comparison.jobs or comparison.places or link.conn.backlog) and self.node.config.retain_available:
                     self._tell(comparison)
+
+    def _sweep(self, now: float) -> None:
+        """Forget what has expired, in as many turns as it takes."""
+        self._sweeping = self.store.sweep(now, self.clock.physical(now))
+        if self._sweeping:
+            self.node.turns.work += limits.TURN_WORK // 2
+            self.node.turns.later(self._sweep)
 
     def _comparison(self, link: Link, now: float) -> Comparison:
         comparison = self._comparisons.get(link)

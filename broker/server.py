@@ -30,7 +30,7 @@ from broker import peering
 from broker.access import Access
 from broker.amqtt_face import Face
 from broker.amqtt_listener import Listener, ListenerProtocol, listen_error
-from broker.amqtt_node import ServerNode, ShowingNode, deliver_kept
+from broker.amqtt_node import ServerNode, ShowingNode, Sources, deliver_kept
 from broker.amqtt_views import Accounts, RetainedMessages, Sessions, Subscriptions
 from broker.cli import version
 from broker.client import Client
@@ -173,7 +173,7 @@ class Broker(Face):
         node.federation.entropy = os.urandom
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
-        node.sources = {}
+        node.sources = Sources()
         if isinstance(node, ShowingNode):
             node.on_packets = self._packets_sent
         self.driver = Driver(node, self._loop, self._run_effects)

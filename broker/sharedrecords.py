@@ -26,7 +26,10 @@ CLOSED, TAKEN, COVERED = 1, 2, 3
 KEY = 16
 _HEAD = 1 + MARK_SIZE + KEY + 8
 PIECE = 1000
-"""refs of one step of a checkpoint."""
+"""refs of one record."""
+
+PASSED = 4
+"""entries of the log that are looked at in one step."""
 
 
 def closed(refs: list[Ref]) -> bytes:
@@ -46,10 +49,10 @@ def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
 
 
 def everything(node: Node) -> Iterator[bytes]:
-    """Return records of all that is known."""
+    """Return records of all that is known, and b"" for some steps without one."""
     federation, now = node.federation, node.now
     wall = federation.retention.clock.physical(now)
-    for mark, key, ranges, since in federation.catchup.covered():
+    for mark, key, ranges, since in list(federation.catchup.covered()):
         yield covered(mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000)))
     refs: list[Ref] = []
     for ref in federation.custody.taken.refs():
@@ -61,7 +64,9 @@ def everything(node: Node) -> Iterator[bytes]:
     if refs:
         yield taken(refs)
     refs = []
-    for entry in node.relay.log.all():
+    for number, entry in enumerate(node.relay.log.all()):
+        if not number % PASSED:
+            yield b""
         choice = entry.choice if entry.key in node.relay.ours and entry.qos else None
         if choice is not None:
             refs += [ref for _, mark in choice.entries if (ref := (entry.key, entry.sequence, mark)) not in open_refs]

@@ -99,6 +99,7 @@ class SysTopics:
         connected = node.connected
         inflight, waiting, waiting_bytes = self._waiting()
         memory = self._memory()
+        retained = len(node.retained) + node.retained.own
         self._most_clients = max(self._most_clients, sessions)
         self._most_memory = max(self._most_memory, memory)
         numbers: dict[str, int] = {
@@ -112,7 +113,7 @@ class SysTopics:
             "messages/received": counters.packets_received,
             "messages/sent": counters.packets_sent,
             "messages/inflight": inflight,
-            "messages/stored": len(node.retained) + waiting,
+            "messages/stored": retained + waiting,
             "publish/messages/received": counters.publish_received,
             "publish/messages/sent": counters.delivered,
             "publish/messages/dropped": counters.dropped,
@@ -122,8 +123,8 @@ class SysTopics:
             "bytes/sent": counters.bytes_sent,
             "subscriptions/count": len(node.fanout.trie),
             "shared_subscriptions/count": node.fanout.members,
-            "retained messages/count": len(node.retained),
-            "store/messages/count": len(node.retained) + waiting,
+            "retained messages/count": retained,
+            "store/messages/count": retained + waiting,
             "store/messages/bytes": node.retained.size + waiting_bytes,
             "heap/current": memory,
             "heap/maximum": self._most_memory,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
+from routing.sharded import ShardedDict
 from routing.topics import is_wildcard, matches, well_formed
 
 V = TypeVar("V")
@@ -218,6 +219,10 @@ def _collect(found: list[V], bucket: _Bucket[V]) -> None:
         found.extend(bucket.values())
 
 
+MANY = 4096
+"""children of one node from which on they are kept in parts: with all in one dict, that would stand still when it grows."""
+
+
 class _TopicNode:
     """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that alone has a prefix stands
     there as it is, in place of a node: most of a million topics have no node of their own."""
@@ -225,8 +230,19 @@ class _TopicNode:
     __slots__ = ("children", "topic")
 
     def __init__(self) -> None:
-        self.children: dict[str, _TopicNode | str] | None = None
+        self.children: dict[str, _TopicNode | str] | ShardedDict[_TopicNode | str] | None = None
         self.topic: str | None = None
+
+    def put(self, level: str, child: _TopicNode | str) -> None:
+        """Hang a child below this node, in place of an older one of this level."""
+        if self.children is None:
+            self.children = {}
+        elif len(self.children) == MANY and isinstance(self.children, dict):
+            parts: ShardedDict[_TopicNode | str] = ShardedDict()
+            for known, node in self.children.items():
+                parts[known] = node
+            self.children = parts
+        self.children[level] = child
 
     def alone(self) -> str | None:
         """Return the topic that alone is left here or below, None if there are more."""
@@ -244,7 +260,7 @@ class TopicTrie(Generic[V]):
     __slots__ = ("_root", "_values")
 
     def __init__(self) -> None:
-        self._values: dict[str, V] = {}
+        self._values: ShardedDict[V] = ShardedDict()
         self._root: Final = _TopicNode()
 
     def __len__(self) -> int:
@@ -256,8 +272,8 @@ class TopicTrie(Generic[V]):
         return topic in self._values
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """All (topic, value) in order of arrival. No change while iterating."""
-        yield from self._values.items()
+        """All (topic, value). They may come and go meanwhile."""
+        return self._values.items()
 
     def get(self, topic: str) -> V | None:
         """Return the topic's value, or None."""
@@ -273,16 +289,14 @@ class TopicTrie(Generic[V]):
         node = self._root
         rest: list[str] = []  # levels of the topic that stood here alone
         for depth, level in enumerate(topic.split("/"), 1):
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
+            child = None if node.children is None else node.children.get(level)
             if child is None:
-                node.children[level] = topic
+                node.put(level, topic)
                 return
             if isinstance(child, str):
                 rest = rest or child.split("/")
                 alone, child = child, _TopicNode()
-                node.children[level] = child
+                node.put(level, child)
                 if len(rest) == depth:
                     child.topic = alone
                 else:
@@ -328,7 +342,7 @@ class TopicTrie(Generic[V]):
             yield filter if filter in self._values else None
             return
         if filter == "#":
-            for topic in list(self._values):
+            for topic, _ in self._values.items():
                 yield None if topic.startswith("$") else topic
             return
         levels = filter.split("/")
@@ -347,14 +361,14 @@ class TopicTrie(Generic[V]):
                 yield node.topic if level == "#" else None
                 if level in {"#", "+"}:
                     below = _children(node, guarded=node is self._root)
-                    stack.append((iter(below), depth + (level == "+")))
+                    stack.append((below, depth + (level == "+")))
                 elif node.children is not None and (child := node.children.get(level)) is not None:
                     stack.append((iter((child,)), depth + 1))
 
 
-def _children(node: _TopicNode, guarded: bool) -> list[_TopicNode | str]:
-    """Return all that is below a node; if guarded, without levels that begin with '$': wildcards skip these (MQTT-4.7.2-1)."""
-    children = node.children or {}
-    if guarded:
-        return [child for level, child in children.items() if not level.startswith("$")]
-    return list(children.values())
+def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
+    """All that is below a node; if guarded, without levels that begin with '$': wildcards skip these (MQTT-4.7.2-1)."""
+    children = node.children
+    if isinstance(children, ShardedDict):
+        return (child for level, child in children.items() if not (guarded and level.startswith("$")))
+    return iter([child for level, child in (children or {}).items() if not (guarded and level.startswith("$"))])

@@ -204,3 +204,42 @@ def test_bad_stamps() -> None:
     for bad in (good[:-1], good[:-4], good[:6] + b"=" * 20, good[:6] + b"/" * 20, good[:6]):
         with pytest.raises(MalformedPacket):
             decode_stamp(bad)
+
+
+def test_the_brokers_own_topics_count_for_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_RETAINED", 2)
+    store = RetainedStore(Counters(), limit=10)
+    own = Message(b"$SYS/a", bytes(100), 0, True, b"", None, None)
+    assert store.store("$SYS/a", own)
+    assert (write(store, "a", b"1234", 1), write(store, "b", b"1234", 1)) == (Change.NEW, Change.NEW)
+    assert write(store, "c", b"", 1) is Change.TAKEN
+    assert write(store, "d", b"1", 1) is Change.REFUSED
+    store.closed = True
+    assert store.store("$SYS/b", own)
+    assert (len(store), store.own, store.size) == (2, 2, 10)
+    assert [message.topic for message in store.match("#", 0.0)] != []
+    assert {message.topic for message in store.match("#", 0.0)} == {b"a", b"b"}
+    store.store("$SYS/a", Message(b"$SYS/a", b"", 0, True, b"", None, None))
+    assert (len(store), store.own, store.size) == (2, 1, 10)
+
+
+def test_no_write_makes_the_store_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that are written again, deleted and written again, with an end: nothing goes through all that is old at once."""
+    store = RetainedStore(Counters())
+    asked = 0
+    get = Digests.get
+
+    def counted(digests: Digests, place: bytes) -> Mark | None:
+        nonlocal asked
+        asked += 1
+        return get(digests, place)
+
+    monkeypatch.setattr(Digests, "get", counted)
+    most = 0
+    for turn in range(9):
+        for number in range(3000):
+            before = asked
+            write(store, f"t/{number}", b"" if turn % 3 == 1 else b"x", 10_000 * turn + number, expires=None if turn % 3 else 1e6)
+            most = max(most, asked - before)
+    assert most < 40
+    assert len(store) == 3000
