@@ -14,6 +14,7 @@ with another boot number is asked what its journal says: what it never took is g
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -278,7 +279,7 @@ class Assignments:
     def restore(self, closed: set[Ref]) -> None:
         """Go on with what earlier lives of this broker gave, as far as the log has it and it was not acknowledged."""
         relay = self._federation.relay
-        for entry in relay.log.all():
+        for entry in chain.from_iterable(relay.log.pieces()):
             if entry.key not in relay.ours or entry.step or not entry.qos or entry.choice is None:
                 continue
             for key, sequence, message, choice, _ in read_link_packets(entry.data(self._node.now), entry.at):

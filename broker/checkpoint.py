@@ -6,6 +6,7 @@ In steps, between the records of what goes on: each session and each topic is sa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker import sharedrecords
@@ -90,7 +91,7 @@ class Checkpoint:
         relay = node.relay
         seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
         journal.record(encode_seen(encode_vector(seen | journal.since())))
-        for number, entry in enumerate(relay.log.all()):
+        for number, entry in enumerate(chain.from_iterable(relay.log.pieces())):
             if entry.qos and split_key(entry.key)[0] == node.config.id:
                 journal.record(journal.encoded(entry))
                 yield 1

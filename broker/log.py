@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from broker import limits
 from broker.choice import CHOSEN, Choice, decode_choice
@@ -32,7 +33,10 @@ from broker.wire.varint import encode_varint, read_length
 from routing.topics import valid_topic_name
 
 NEVER = 1 << 62
-"""bytes; a position that no log reaches."""
+"""bytes, or a sequence number, that no log reaches."""
+
+PIECE = 1000
+"""entries of one piece of the log."""
 
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
@@ -134,12 +138,14 @@ class MessageLog:
     """
 
     __slots__ = (
-        "_bytes", "_counters", "_entries", "_limit", "begin", "dropped", "floor", "full", "looked_at", "lost", "pressed", "warn",
+        "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "dropped", "floor", "full", "looked_at", "lost",
+        "pressed", "warn",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
+        self._gone = 0  # entries
         self._counters = counters
         self._limit = limit
         self.begin = 0
@@ -200,20 +206,27 @@ class MessageLog:
             begin += length
             gone += 1
         self._bytes, self.begin = size, begin
+        self._gone += gone
         self._counters.log_trimmed += gone
         if begin >= self.warn:
             self.pressed()
         return size <= self._limit
 
-    def all(self) -> list[Entry]:
-        """Return each entry, the oldest first."""
-        return list(self._entries)
+    def pieces(self) -> Iterator[list[Entry]]:
+        """The entries that are here now, the oldest first, some at a time; those that go before it is their turn are left out.
+        One list of all would be a burden for the garbage collector, which looks through all that is new."""
+        at, end = self._gone, self._gone + len(self._entries)
+        while (at := max(at, self._gone)) < end:
+            begin = at - self._gone
+            yield list(islice(self._entries, begin, begin + min(PIECE, end - at)))
+            at += PIECE
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE and what no neighbour may lack."""
         entries = self._entries
         while entries and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
             entry = entries.popleft()
+            self._gone += 1
             if self.dropped is not None:
                 self.dropped(entry, self.begin)
             self._bytes -= entry.size
@@ -228,9 +241,11 @@ class MessageLog:
         Of a run that it has in part, the parts that it lacks."""
         found: list[Entry] = []
         numbers: dict[bytes, list[Entry]] = {}
-        for entry in self._entries:
-            window = seen.get(entry.key)
-            if window is None or (entry.expires_at is not None and now >= entry.expires_at):
+        least = {key: window.gaps[0][0] if window.gaps else window.top + 1 for key, window in seen.items()}
+        lacked = least.get
+        for entry in [e for e in self._entries if e.sequence + e.count > lacked(e.key, NEVER)]:  # hardly any, mostly
+            window = seen[entry.key]
+            if entry.expires_at is not None and now >= entry.expires_at:
                 continue
             last = entry.sequence + entry.count - 1
             if entry.sequence > window.top or (entry.count == 1 and window.missing(last)):

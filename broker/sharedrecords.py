@@ -10,6 +10,7 @@ Refs are encoded as between brokers (`broker.ledger`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.journal import encode_shared
@@ -64,7 +65,7 @@ def everything(node: Node) -> Iterator[bytes]:
     if refs:
         yield taken(refs)
     refs = []
-    for number, entry in enumerate(node.relay.log.all()):
+    for number, entry in enumerate(chain.from_iterable(node.relay.log.pieces())):
         if not number % PASSED:
             yield b""
         choice = entry.choice if entry.key in node.relay.ours and entry.qos else None
