@@ -38,22 +38,22 @@ def intersect(some: Ranges, others: Ranges) -> Ranges:
     return found
 
 
+def complement(ranges: Ranges) -> Ranges:
+    """Return the numbers up to `LAST` that are not in an ascending list of inclusive pairs."""
+    rest = []
+    next_low = 0
+    for low, high in ranges:
+        if next_low < low:
+            rest.append((next_low, low - 1))
+        next_low = max(next_low, high + 1)
+    if next_low <= LAST:
+        rest.append((next_low, LAST))
+    return rest
+
+
 def subtract(some: Ranges, others: Ranges) -> Ranges:
     """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
-    rest = []
-    at = 0
-    for low, high in some:
-        while at < len(others) and others[at][1] < low:
-            at += 1
-        index = at
-        while index < len(others) and others[index][0] <= high:
-            if low < others[index][0]:
-                rest.append((low, others[index][0] - 1))
-            low = others[index][1] + 1
-            index += 1
-        if low <= high:
-            rest.append((low, high))
-    return rest
+    return intersect(some, complement(others)) if others else list(some)
 
 
 def merge(ranges: Ranges) -> Ranges:

@@ -39,7 +39,7 @@ class Tombstones:
                 break
         else:
             return False
-        if len(self._known) >= limits.MAX_ENDED_SESSIONS:
+        if len(self._known) >= limits.MAX_SESSION_TOMBSTONES:
             self._node.counters.sessions_forgotten += 1
             return False
         floor = session.stamp + 1
@@ -50,7 +50,7 @@ class Tombstones:
             self._node.counters.sessions_forgotten += 1
             return False
         self._known[session.client_id] = entry
-        self._node.schedule(self._node.now + limits.ENDED_SESSION_TIME, lambda now: self._remove(session.client_id, entry))
+        self._node.schedule(self._node.now + limits.SESSION_TOMBSTONE_TIME, lambda now: self._remove(session.client_id, entry))
         return True
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
