@@ -7,12 +7,14 @@ slow plugin or backpressure still holds what it sent before. Then the takeover w
             -> something is left: waiting -(handled, or the old connection has ended)-> takeover
                                           -(QUIET s without progress, or LONGEST s)---> takeover [takeover_unread]
 
-Clients that connect with the same client id meanwhile wait in line, in the order in which they came.
+Clients that connect with the same client id meanwhile wait in line, in the order in which they came. A client that has connected
+to another broker is waited for in the same way, before its connection here is closed (`leave`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -31,12 +33,14 @@ LOOK_AGAIN = 0.005
 
 
 class Line:
-    """The handshakes that wait for one client id, and how far the old connection has come."""
+    """The handshakes that wait for one client id, and how far the old connection has come. `left`: what is to be done first,
+    as the client has connected to another broker."""
 
-    __slots__ = ("at", "began", "old", "waiting")
+    __slots__ = ("at", "began", "left", "old", "waiting")
 
-    def __init__(self, handshake: Handshake, now: float) -> None:
-        self.waiting = deque([handshake])
+    def __init__(self, now: float) -> None:
+        self.waiting: deque[Handshake] = deque()
+        self.left: Callable[[float], object] | None = None
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -57,19 +61,28 @@ class Predecessors:
     def wait(self, handshake: Handshake, client_id: str, now: float) -> bool:
         """Return whether a new connection has to wait; `Handshake.go_on` is called then."""
         line = self._lines.get(client_id)
-        if line is not None:
-            if len(line.waiting) >= limits.MAX_SUCCESSORS:
-                handshake.turn_away(ReasonCode.SERVER_BUSY, "connects once more while its older connections are being read")
-                return True
-            line.waiting.append(handshake)
-        else:
+        if line is None:
             old = self._old(client_id)
             if old is None or not self._unread(old):
                 return False
-            self._lines[client_id] = Line(handshake, now)
+            line = self._lines[client_id] = Line(now)
             self._node.schedule(now + LOOK, lambda at: self._look(client_id, at))
+        if len(line.waiting) >= limits.MAX_SUCCESSORS:
+            handshake.turn_away(ReasonCode.SERVER_BUSY, "connects once more while its older connections are being read")
+            return True
+        line.waiting.append(handshake)
         handshake.in_line = handshake.conn.waiting = True
         return True
+
+    def leave(self, client_id: str, then: Callable[[float], object], now: float) -> None:
+        """Call `then` when what a client sent on its connection here is handled, or has been waited for long enough: it has
+        connected to another broker. Never at once: nothing of a client is handled in the middle of what a link brings."""
+        line = self._lines.get(client_id)
+        if line is None:
+            line = self._lines[client_id] = Line(now)
+            self._node.schedule(now, lambda at: self._look(client_id, at))
+        if line.left is None:
+            line.left = then
 
     def _old(self, client_id: str) -> Connection | None:
         session = self._node.sessions.get(client_id)
@@ -87,17 +100,19 @@ class Predecessors:
 
     def _look(self, client_id: str, now: float) -> None:
         line = self._lines[client_id]
-        while line.waiting:
-            handshake = line.waiting[0]
-            if not (handshake.conn.closed or handshake.conn.closing):
-                if not self._done(line, client_id, now):
-                    self._node.schedule(now + LOOK_AGAIN, lambda at: self._look(client_id, at))
-                    return
+        while line.left is not None or line.waiting:
+            if line.left is None and (line.waiting[0].conn.closed or line.waiting[0].conn.closing):
                 line.waiting.popleft()
-                self._go_on(handshake, now)
-                line.begin(now)
+                continue
+            if not self._done(line, client_id, now):
+                self._node.schedule(now + LOOK_AGAIN, lambda at: self._look(client_id, at))
+                return
+            if (then := line.left) is not None:
+                line.left = None
+                then(now)
             else:
-                line.waiting.popleft()
+                self._go_on(line.waiting.popleft(), now)
+            line.begin(now)
         del self._lines[client_id]
 
     def _done(self, line: Line, client_id: str, now: float) -> bool:
