@@ -4,7 +4,7 @@
              digest of its user (8), with MERGE the vector of what has to have come to the session before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id of the broker that has it
              (its own: begin again)
-    part     u8 TAKE or REST, stamp, client id, u32 number of the export, u32 bytes of all parts, u32 position, bytes
+    part     u8 TAKE, REST or MERGE, stamp, client id, and what `broker.parts` says
 
 A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until it is taken or given up.
 """
@@ -18,6 +18,7 @@ from broker import limits
 from broker.listings import BEHIND, CLIENT
 from broker.origin import LAST, Vector, Window, decode_vector, merge, roughly, split_key, subtract
 from broker.ownership import KEPT, Entry, decode_entry, digest
+from broker.parts import Sending, split
 from broker.session import Session
 from broker.sessionstate import Item, SessionState, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
@@ -36,13 +37,11 @@ TAKE, REST, DONE, MERGE = 1, 2, 3, 4
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
 
-PART_SIZE = 60_000
-WINDOW = 16
-"""bytes of a part, and parts sent for one request: a link's other traffic gets in between."""
 GIVEN_TIME = 5.0
 """s; as long we tell who asks to whom a session went, until everybody knows."""
-AGAIN = 1.0
-"""s; who asks once more for parts that were sent within hears that they are coming: they may wait behind messages."""
+LINGER = 1.0
+"""s for which the entry of a session that went elsewhere stays when the new one is known here: a broker that hears that the old
+one is withdrawn has heard of the new one by then. With neither, it would begin a new session."""
 LATE = 10.0
 """s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
 longer, and what is held from them until it ends comes from the log."""
@@ -55,7 +54,6 @@ EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
 _HEAD = struct.Struct(">BQH")
-WHERE = struct.Struct(">III")
 
 Given = tuple[bytes, Entry]
 """Who has taken a session, and what it is going to post of it."""
@@ -89,7 +87,7 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sent", "stamp", "taker")
+    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
 
     def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
         self.taker = taker
@@ -101,7 +99,7 @@ class Export:
         self.rest = b""
         self.merged = False  # encoded for a broker that has a newer session
         self.began = self.at = at  # s; of the last request
-        self.sent = (0, 0, 0)  # the last request, and from where to where was sent
+        self.sending = Sending()
 
 
 class Giving:
@@ -140,7 +138,10 @@ class Giving:
         """Note that a broker tells everybody of a session: then nobody need ask us any more."""
         given = self._given.get(client_id)
         if given is not None and given[0] == broker_id and stamp >= given[1].stamp:
-            self._found(client_id, given)
+            self._withdraw_later(client_id, given, LINGER)
+
+    def _withdraw_later(self, client_id: str, given: Given, seconds: float) -> None:
+        self._node.schedule(self._node.now + seconds, lambda now: self._found(client_id, given))
 
     def _found(self, client_id: str, given: Given) -> None:
         if self._given.get(client_id) is given:
@@ -150,12 +151,21 @@ class Giving:
 
     # ---------------------------------------------------------------- requests
 
-    def requested(self, sender: bytes, body: bytes, now: float) -> None:
-        """Answer a request. Raises MalformedPacket."""
+    def requested(self, sender: bytes, body: bytes, now: float, *, read: bool = False) -> None:
+        """Answer a request. `read`: the client's connection here was read to its end. Raises MalformedPacket."""
         request, stamp, client_id, rest = heard(body)
         node = self._node
         session = node.sessions.get(client_id)
+        newer = session is not None and 0 < session.stamp <= stamp and rest[4:12] == digest(session.owner)
+        need = decode_vector(rest[12:], now) if request == MERGE else {}
+        if not read and session is not None and session.conn is not None and newer:
+            node.predecessors.leave(client_id, lambda at: self.requested(sender, body, at, read=True), now)
+            self._answer(sender, COMING, stamp, client_id)
+            return
         export = self._exports.get(client_id)
+        if export is not None and export.taker == sender and export.stamp > stamp and request in (TAKE, MERGE):
+            self.forget(client_id)  # it was started again, and its clock was ahead: who took it then is no more
+            export = None
         mine = export is not None and (export.taker, export.stamp) == (sender, stamp)
         if session is None or not session.stamp:
             self._absent(sender, request, stamp, client_id, rest[4:12])
@@ -167,12 +177,9 @@ class Giving:
             entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
             given = self._given[client_id] = (sender, entry)
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
-            if self._posted(sender, client_id) >= stamp:
-                self._found(client_id, given)
-            else:
-                node.schedule(now + GIVEN_TIME, lambda at: self._found(client_id, given))
+            self._withdraw_later(client_id, given, LINGER if self._posted(sender, client_id) >= stamp else GIVEN_TIME)
             self._answer(sender, ENDED, stamp, client_id)
-        elif request == MERGE and not (mine and export is not None and export.merged) and self._lacks(client_id, rest[12:], now):
+        elif request == MERGE and not (mine and export is not None and export.merged) and self._lacks(client_id, need, now):
             if session.conn is not None:
                 node.take_over(session)
             self._answer(sender, COMING, stamp, client_id)
@@ -185,12 +192,12 @@ class Giving:
         entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
         return 0 if entry is None else entry.stamp
 
-    def _lacks(self, client_id: str, need: bytes, now: float) -> bool:
+    def _lacks(self, client_id: str, need: Vector, now: float) -> bool:
         """Whether something is still to come to a session that was published before a newer one subscribed (`need`), and has not
         been waited for too long."""
         since = self._asked.setdefault(client_id, now)
         vector = self._node.relay.vector
-        known = {key: window for key, window in decode_vector(need, now).items() if key in vector and self._comes(key)}
+        known = {key: window for key, window in need.items() if key in vector and self._comes(key)}
         lacks = self._federation.streams.unsettled() or only(known, offered(vector))
         if lacks and now < since + COMPLETE_TIME:
             if len(self._asked) > limits.MAX_MOVES:
@@ -247,18 +254,10 @@ class Giving:
             self._bytes += len(export.rest)
             at = 0
         self._answer(sender, COMING, stamp, client_id)
-        sent, begin, end = export.sent
-        if sent == request and begin <= at < max(end, 1) and now < export.at + AGAIN:
-            return
+        export.at = now
         data = export.rest if request == REST else export.data
-        export.sent, export.at = (request, at, at + WINDOW * PART_SIZE), now
-        for _ in range(WINDOW):
-            where = WHERE.pack(export.number, len(data), at)
-            part = say(request, stamp, client_id, where + data[at : at + PART_SIZE])
-            self._federation.listings.send(sender, PART, part)
-            at += PART_SIZE
-            if at >= len(data):
-                break
+        for part in split(data, export.number, at, export.sending.due(request, at, now)):
+            self._federation.listings.send(sender, PART, say(request, stamp, client_id, part))
 
     def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
         client_id = session.client_id
@@ -267,6 +266,7 @@ class Giving:
             self._forget_old(now)
         node = self._node
         if merged:
+            node.moving.merging.note(session)
             seen = delivered(node, session)
         else:
             seen = offered(node.relay.vector)
@@ -294,6 +294,7 @@ class Giving:
     def _given_here(self, session: Session, state: SessionState) -> Vector:
         """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""
         merging, vector = self._node.moving.merging, self._node.relay.vector
+        merging.note(session)
         for origin in origins_of(state.items, offered(vector), self._node.relay.log, self._node.now):
             if origin is not None:
                 merging.offers(session, *origin)
@@ -351,18 +352,22 @@ class Giving:
 
 
 def delivered(node: Node, session: Session) -> Vector:
-    """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, and what it had
-    at other brokers."""
+    """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, what it had
+    at other brokers, and what it got from older sessions and from logs."""
     starts = [s.start for s in session.subscriptions.values()]
     vector = offered(node.relay.vector)
     elsewhere = node.federation.repeats.of(session)
+    given = node.moving.merging.given(session)
     found: Vector = {}
-    for key in {*vector, *elsewhere}:
+    for key in {*vector, *elsewhere, *given}:
         has = list(elsewhere.get(key, ()))
+        if key in given:
+            has += subtract([(1, given[key].top)], given[key].gaps)
         window = vector.get(key)
         if window is not None and starts:
             low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
             has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
+            has += [pair for start in starts if start is not None for pair in start.early.get(key, ())]
         if has := merge(has):
             seen = found[key] = Window(has[-1][1], 0.0)
             seen.gaps = roughly(subtract([(1, seen.top)], has))

@@ -167,11 +167,15 @@ MAX_MOVES = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89) [connects_refused]. Those of a broker that is
 stopped come at once; each costs two messages and a connection that waits."""
 
-MAX_ENDED_SESSIONS = 10_000
+MAX_SESSION_TOMBSTONES = 10_000
 """sessions that have ended while another broker that is away has an older one, which must not come back [sessions_forgotten];
 some 100 bytes on every broker."""
-ENDED_SESSION_TIME = 86_400.0
+SESSION_TOMBSTONE_TIME = 86_400.0
 """s for which they are remembered: as long as deleted retained messages."""
+
+MAX_BROUGHT = 10_000
+"""retained messages of the last LOG_AGE that came by a comparison and were delivered, some 200 bytes each: they say what a
+session that is merged has had. Of more, the oldest are forgotten, and may come twice."""
 
 MAX_STARTS = 10_000
 """different moments of the last LOG_AGE at which subscriptions were made, with the position of each origin. Beyond, the oldest

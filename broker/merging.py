@@ -32,13 +32,14 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
-from broker.giving import DONE, ENDED, MERGE, NOTHING, PART_SIZE, REQUEST, WHERE, WINDOW, delivered, origins_of, say
+from broker.giving import DONE, ENDED, MERGE, NOTHING, REQUEST, delivered, origins_of, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
-from broker.message import size_of
-from broker.origin import Vector, Window, encode_vector, intersect, roughly, subtract
+from broker.message import Message, size_of
+from broker.origin import Ranges, Vector, Window, encode_vector, intersect, roughly, subtract
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
+from broker.parts import Added, Parts
 from broker.session import Outgoing, Repeat, Session
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket, WireError
@@ -48,6 +49,7 @@ from routing.topics import matches, split_shared
 if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.node import Node, Timer
+    from broker.positions import Start
 
 ACTIVE = 16
 """merges that are asked for at a time; the others wait."""
@@ -74,6 +76,10 @@ Known = tuple[bytes, int]
 """Origin and number of a message."""
 
 
+Brought = tuple[float, bytes, int, bytes, int]
+"""When a retained message that a comparison brought was delivered (s), its origin, number, topic, and a hash of its content."""
+
+
 class State(Enum):
     """Of one merge."""
 
@@ -85,7 +91,7 @@ class State(Enum):
 class Merge:
     """An old session of a client at one broker. `stamp`: of the newer session when it was asked for."""
 
-    __slots__ = ("ask_at", "began", "client_id", "data", "export", "holder", "pause", "stamp", "state")
+    __slots__ = ("ask_at", "began", "client_id", "holder", "parts", "pause", "stamp", "state")
 
     def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
         self.client_id = client_id
@@ -94,8 +100,7 @@ class Merge:
         self.state = state
         self.began = self.ask_at = now
         self.pause = RETRY
-        self.export = (0, 0)
-        self.data = bytearray()
+        self.parts = Parts()
 
 
 class Absorbed:
@@ -119,7 +124,7 @@ class Absorbed:
 class Merging:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
-    __slots__ = ("_absorbed", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
+    __slots__ = ("_absorbed", "_brought", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -127,6 +132,7 @@ class Merging:
         self._merges: dict[tuple[str, bytes], Merge] = {}
         self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
         self._offered: dict[Session, dict[bytes, set[int]]] = {}  # what sessions got from logs and older ones, for as long
+        self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
         self._timer: Timer | None = None
         # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
         self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
@@ -209,7 +215,8 @@ class Merging:
                 return
             merge.state = State.ASKING
         if merge.state is State.ASKING and merge.stamp != session.stamp:  # its client has come once more
-            merge.stamp, merge.data, merge.export = session.stamp, bytearray(), (0, 0)
+            merge.stamp = session.stamp
+            merge.parts.clear()
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, RETRY_MOST)
         need: Vector = {}
@@ -217,7 +224,7 @@ class Merging:
             for key, top in start.tops.items():
                 if top > need.setdefault(key, Window(0, 0.0)).top:
                     need[key].top = top
-        at = len(merge.data).to_bytes(4, "big") + digest(session.owner)
+        at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
         if merge.state is State.ASKING:
             body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
         else:
@@ -239,22 +246,15 @@ class Merging:
         merge = self._merges.get((client_id, sender))
         if merge is None or merge.stamp != stamp or merge.state is not State.ASKING:
             return
-        if len(rest) < WHERE.size:
-            raise MalformedPacket("part of a session is truncated")
-        number, total, at = WHERE.unpack_from(rest)
-        if total > limits.MAX_MOVED_BYTES:
-            raise MalformedPacket("a session that is too large")
-        if merge.export != (number, total):
-            merge.export, merge.data = (number, total), bytearray()
-        if at != len(merge.data):
+        added = merge.parts.add(rest)
+        if added is Added.NOTHING:
             return
-        merge.data += rest[WHERE.size :]
         merge.pause = RETRY
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
             self._over(merge)
-        elif len(merge.data) >= total:
-            data, merge.data = bytes(merge.data), bytearray()
+        elif added is Added.WHOLE:
+            data = merge.parts.take()
             try:
                 state = decode_state(data, now)
             except WireError as error:
@@ -264,7 +264,7 @@ class Merging:
                 self.absorb(session, state, now)
             merge.state, merge.pause = State.CLOSING, RETRY
             self._ask(merge, session, now)
-        elif (at // PART_SIZE + 1) % WINDOW == 0:
+        elif added is Added.WINDOW_ENDS:
             self._ask(merge, session, now)
 
     # ---------------------------------------------------------------- one session of two
@@ -307,6 +307,38 @@ class Merging:
             client = shorten(session.client_id)
             self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
 
+    def brought(self, key: bytes, number: int, message: Message) -> None:
+        """Note a retained message that those here get from a comparison, whether it is older than their subscriptions or not."""
+        topic = message.topic
+        self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
+
+    def _brought_to(self, session: Session) -> list[Brought]:
+        """Return which of these a session got."""
+        since = self._node.now - limits.LOG_AGE
+        wanted = [(s.start, s.filter) for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
+        found = []
+        for one in reversed(self._brought):
+            if one[0] < since:
+                break
+            name = one[3].decode()
+            if any((start is None or start.at <= one[0]) and matches(topic_filter, name) for start, topic_filter in wanted):
+                found.append(one)
+        return found
+
+    def note(self, session: Session) -> None:
+        """Note what a session got that the start of its subscriptions does not tell of, before it goes to another broker."""
+        for _, key, number, _, _ in self._brought_to(session):
+            self.offers(session, key, number)
+        early: dict[bytes, Ranges] = {}
+        for start in (s.start for s in session.subscriptions.values() if s.start is not None):
+            for key, pairs in start.early.items():
+                early[key] = joined([*early.get(key, ()), *pairs])
+        here = offered(self._node.relay.vector) if early else {}
+        for entry in self._node.relay.log.those(early, self._node.now - limits.LOG_AGE) if early else ():
+            for number in range(entry.sequence, entry.sequence + entry.count):
+                if had(session, here, entry.key, number, entry.topic, logged=True):
+                    self.offers(session, entry.key, number)
+
     def offers(self, session: Session, key: bytes, number: int) -> bool:
         """Note what a session gets from a log, or from an older session; False when it has got that before."""
         known = self._offered.get(session)
@@ -345,22 +377,25 @@ class Merging:
         numbers: set[Known] = set()
         both: Counter[Content] = Counter()
         topics = {item.message.topic for item, _ in waiting}
-        numbered = {known for _, known in waiting}
+        numbered = {known for _, known in waiting if known is not None}
         subscriptions = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
         if not topics or not subscriptions:
             return numbers, both
-        ranges = {}
-        for key, theirs in old.seen.items():
-            mine = here.get(key)
-            low = min(0 if s.start is None else s.start.tops.get(key, 0) for s in subscriptions)
-            if mine is not None and theirs.top > low and mine.top > low:
-                has = [subtract([(low + 1, window.top)], window.gaps) for window in (theirs, mine)]
-                ranges[key] = intersect(*has)
+        unknown = [(item.message.topic, item.message.payload) for item, known in waiting if known is None]
+        contents = {hash(content): content for content in unknown}
+        for _, key, number, _, content in self._brought_to(session):
+            numbers.add((key, number))
+            if content in contents:
+                both[contents[content]] += (key, number) not in numbered
+        theirs = {key: subtract([(1, window.top)], window.gaps) for key, window in old.seen.items() if window.top}
+        for key, number in numbered:
+            theirs.setdefault(key, []).append((number, number))
+        ranges = {key: intersect(joined(pairs), delivered_ranges(session, here, key)) for key, pairs in theirs.items()}
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE):
             if (topic := entry.topic) not in topics:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):
-                if had(session, here, entry.key, number, topic):
+                if had(session, here, entry.key, number, topic, logged=True):
                     numbers.add((entry.key, number))
                     both[topic, message.payload] += (entry.key, number) not in numbered
         return numbers, both
@@ -387,16 +422,34 @@ class Merging:
             session.pump()
 
 
-def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes) -> bool:
-    """Whether a message was delivered to a session at its broker; `here`: what was offered there."""
+def delivered_ranges(session: Session, here: Vector, key: bytes) -> Ranges:
+    """Return which numbers of an origin may have been delivered to a session at its broker; `here`: what was offered there."""
+    window = here.get(key)
+    starts = [s.start for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
+    if window is None or not starts:
+        return []
+    low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
+    early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]
+    return subtract(joined([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps)
+
+
+def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False) -> bool:
+    """Whether a message was delivered to a session at its broker; `here`: what was offered there. `logged`: it has been there."""
     window = here.get(key)
     if window is None or window.missing(number):
         return False
     name = topic.decode()
     return any(
-        (s.start is None or number > s.start.tops.get(key, 0)) and split_shared(s.filter)[0] is None and matches(s.filter, name)
+        begun(s.start, key, number, logged=logged) and split_shared(s.filter)[0] is None and matches(s.filter, name)
         for s in session.subscriptions.values()
     )
+
+
+def begun(start: Start | None, key: bytes, number: int, *, logged: bool) -> bool:
+    """Whether a message that has been here was for what began there."""
+    if start is None or number > start.tops.get(key, 0):
+        return True
+    return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
 
 
 def old_state(node: Node, session: Session) -> SessionState:

@@ -25,6 +25,7 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,9 @@ from broker.giving import (
     NEWER,
     NOTHING,
     PART,
-    PART_SIZE,
     REQUEST,
     REST,
     TAKE,
-    WHERE,
-    WINDOW,
     Giving,
     end_quietly,
     heard,
@@ -59,11 +57,12 @@ from broker.merging import Merging, old_state
 from broker.message import Message, size_of
 from broker.origin import Vector, Window, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
+from broker.parts import Added, Parts
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.tombstones import Tombstones
 from broker.wire.constants import ReasonCode
-from broker.wire.errors import MalformedPacket, WireError
+from broker.wire.errors import WireError
 from broker.wire.packets import Connect
 from broker.wire.strings import shorten
 from routing.topics import matches, split_shared
@@ -92,8 +91,8 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "data", "export", "handshake", "heard", "holder", "seen", "session", "since", "stamp", "state",
-        "taken", "waiting",
+        "began", "client_id", "handshake", "heard", "holder", "parts", "seen", "session", "since", "stamp", "state", "taken",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -103,8 +102,7 @@ class Pull:
         self.holder = holder
         self.state = ASKING
         self.began = self.since = self.heard = now  # the move; this state; the holder's last word
-        self.export = (0, 0)  # number and bytes
-        self.data = bytearray()
+        self.parts = Parts()
         self.taken: SessionState | None = None
         self.session: Session | None = None
         self.seen: Vector = {}  # what the holder has offered it,
@@ -241,18 +239,29 @@ class Moving:
             return
         self._federation.retention.clock.merge(entry.stamp, self._node.now)
         self._giving.known(client_id, broker_id, entry.stamp)
+        self._compare(broker_id, client_id, entry, read=False)
+
+    def _compare(self, broker_id: bytes, client_id: str, entry: Entry, *, read: bool) -> None:
+        """See which session of a client is the newer one. `read`: its connection here was read to its end."""
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp or client_id in self._pulls:
             return
-        if entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
+        newer = (entry.stamp, broker_id) > (session.stamp, self._own)
+        if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
+            then = functools.partial(self._read, broker_id, client_id, entry)
+            self._node.predecessors.leave(client_id, then, self._node.now)
+        elif entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
             if (entry.born, broker_id) < (session.born, self._own):
                 self._lose(session, resumed=False)
-        elif (entry.stamp, broker_id) < (session.stamp, self._own):
+        elif not newer:
             self.merging.found(session, broker_id, entry)
         elif entry.floor > session.stamp or not session.expiry or entry.flags & GONE:
             self._lose(session, resumed=bool(entry.flags & RESUMED))
         else:
             self._left(session)
+
+    def _read(self, broker_id: bytes, client_id: str, entry: Entry, now: float) -> None:
+        self._compare(broker_id, client_id, entry, read=True)
 
     def _withdrawn(self, client_id: str, broker_id: bytes) -> None:
         self.merging.withdrawn(client_id, broker_id)
@@ -290,7 +299,7 @@ class Moving:
         request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
         if request is not None:
             whose = digest(pull.handshake.owner)
-            body = say(request, pull.stamp, pull.client_id, len(pull.data).to_bytes(4, "big") + whose)
+            body = say(request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose)
             self._federation.listings.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: Pull, now: float) -> None:
@@ -380,7 +389,7 @@ class Moving:
             pass
         elif answer == MOVED and len(rest) == 8 and rest != self._own:
             pull.holder = rest
-            pull.export, pull.data = (0, 0), bytearray()
+            pull.parts.clear()
             self._drop(pull)
             pull.state = ASKING
             self._ask(pull)
@@ -396,24 +405,17 @@ class Moving:
             return
         if pull is None or pull.holder != sender or pull.stamp != stamp or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state:
             return
-        if len(rest) < WHERE.size:
-            raise MalformedPacket("part of a session is truncated")
-        number, total, at = WHERE.unpack_from(rest)
-        if total > limits.MAX_MOVED_BYTES:
-            raise MalformedPacket("a session that is too large")
-        if pull.export != (number, total):
-            pull.export, pull.data = (number, total), bytearray()
-        if at != len(pull.data):
-            return  # one before it was lost, and is asked for again
-        pull.data += rest[WHERE.size :]
+        added = pull.parts.add(rest)
+        if added is Added.NOTHING:
+            return
         pull.heard = now
-        if len(pull.data) >= total:
+        if added is Added.WHOLE:
             self._whole(pull, now)
-        elif (at // PART_SIZE + 1) % WINDOW == 0:
+        elif added is Added.WINDOW_ENDS:
             self._ask(pull)
 
     def _whole(self, pull: Pull, now: float) -> None:
-        data, pull.data, pull.export = bytes(pull.data), bytearray(), (0, 0)
+        data = pull.parts.take()
         try:
             if pull.state == RESTING:
                 self._take_rest(pull, data, now)

@@ -5,8 +5,7 @@ connection with bytes is read once, then every connection with an outbox is writ
 object of the loop per connection. TLS and WebSocket go through the loop's own transports (broker/transport.py).
 
     parked (no place yet) -> open -> closing (what is written goes out)
-                                  or lingering (closed for writing, what comes is thrown away)
-                                  or cut (the peer takes nothing more; what it had sent is still read) -> gone
+                                  or lingering (closed for writing, what comes is thrown away) -> gone
 
 What the node may rely on is what asyncio's transports promise: docs/decisions/0012 lists it.
 """
@@ -52,7 +51,7 @@ if AVAILABLE:
 else:  # pragma: no cover
     IN, OUT, LEFT, BROKEN = 1, 4, 0x2000, 0x2018
 
-PARKED, OPEN, CLOSING, LINGERING, CUT, GONE = range(6)
+PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 
 
 class Poller:
@@ -108,7 +107,7 @@ class Poller:
     def _read(self, stream: Stream, event: int, now: float) -> None:
         if not stream.reading:
             # Held or closing, perhaps only since the poll: then what the peer has sent stays where it is.
-            if event & BROKEN and stream.mask and not stream.cut():
+            if event & BROKEN and stream.mask:
                 stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
             return
         try:
@@ -120,7 +119,7 @@ class Poller:
             return
         if not size:
             stream.ended()
-        elif stream.state in (OPEN, CUT):
+        elif stream.state == OPEN:
             stream.conn.receive(self._view[:size].tobytes(), now)
 
     def read_early(self, stream: Stream) -> None:
@@ -275,8 +274,7 @@ class Stream:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
-                if not self.cut():
-                    self._end(error.strerror or str(error))
+                self._end(error.strerror or str(error))
                 return
             if sent == len(data):
                 return
@@ -294,8 +292,7 @@ class Stream:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                if not self.cut():
-                    self.lost(error.strerror or str(error))
+                self.lost(error.strerror or str(error))
                 return
             if self._sent(sent):
                 break
@@ -329,22 +326,9 @@ class Stream:
 
     # ---------------------------------------------------------------- end
 
-    def cut(self) -> bool:
-        """Write nothing more, as the peer has reset the connection, and read on while the kernel holds what it had sent before:
-        its last messages, and its DISCONNECT. Returns False, and does nothing, when there is nothing to be read."""
-        if self.state != OPEN or not in_kernel(self.number):
-            return False
-        self.state = CUT
-        self._out.clear()
-        self._out_size = 0
-        self.watched()
-        return True
-
     def close(self) -> None:
         """Close once everything written has gone out. After an error (`Connection.linger`): say that nothing more comes, and
         read on for a while what the peer still sends, so that it gets to read why."""
-        if self.state == CUT:
-            self._end("reset by peer")
         if self.state != OPEN:
             return
         if self.conn.linger:
@@ -440,22 +424,22 @@ class Stream:
 
     def pause_reading(self) -> None:
         """Stop reading; TCP slows the peer down."""
-        if self.reading and self.state in (OPEN, CUT):
+        if self.reading and self.state == OPEN:
             self.reading = False
             if self.mask:
                 self.watched()
 
     def resume_reading(self) -> None:
         """Read again."""
-        if not self.reading and self.state in (OPEN, CUT):
+        if not self.reading and self.state == OPEN:
             self.reading = True
             self.watched()
 
     def unread(self) -> bool:
         """Read once, and say whether there is more."""
-        if self.state in (OPEN, CUT) and self.reading:
+        if self.state == OPEN and self.reading:
             self.poller.read_early(self)
-        return self.state in (OPEN, CUT) and in_kernel(self.number) > 0
+        return self.state == OPEN and in_kernel(self.number) > 0
 
 
 def in_kernel(number: int) -> int:

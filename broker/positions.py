@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST
+from broker.origin import LAST, Ranges
 from broker.records import AGES, Handler
 from broker.wire.errors import MalformedPacket
 
@@ -40,7 +40,7 @@ MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
 
 SLACK = 0.02
-"""s; longest time for which a record that answers ours counts as having been on its way."""
+"""s; longest time for which a record counts as having been on its way."""
 
 UNSURE = 0.2
 """s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
@@ -57,13 +57,15 @@ ADOPTED = (-1, 0)
 
 
 class Start:
-    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more."""
+    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more.
+    `early`: numbers up to `tops` that were delivered to them before it was known that they are older."""
 
-    __slots__ = ("at", "open", "state", "tops")
+    __slots__ = ("at", "early", "open", "state", "tops")
 
     def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int]) -> None:
         self.at = at
         self.tops = tops
+        self.early: dict[bytes, Ranges] = {}
         self.open = unsettled
         self.state = state  # of this broker: what else begins now begins here
 
@@ -133,12 +135,18 @@ class Positions:
         starts = self._starts
         while starts and (starts[0].at + limits.LOG_AGE < now or len(starts) >= limits.MAX_STARTS):
             old = starts.popleft()
-            old.tops, old.open = {}, set()
+            old.tops, old.early, old.open = {}, {}, set()
 
     def raised(self, key: bytes, starts: Iterable[Start], number: int) -> None:
         """Note that numbers up to this one are not for what began there."""
+        window = self._node.relay.vector.get(key)
+        done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
-            start.tops[key] = max(start.tops.get(key, 0), number)
+            top = start.tops.get(key, 0)
+            begin = max(top, 0 if window is None else window.begin)
+            if begin < min(done, number):  # it has come already
+                start.early.setdefault(key, []).append((begin + 1, min(done, number)))
+            start.tops[key] = max(top, number)
             start.open.discard(key)
         highest = self._node.federation.repeats.highest
         highest[key] = max(highest.get(key, 0), number)
@@ -248,8 +256,8 @@ class Positions:
         if len(body) < 2:
             raise MalformedPacket("AGES record is truncated or too large")
         hops, late = body[0], body[1] / 1000
-        if not hops:  # it answers our SEEN, if that was not long ago
-            late = min(max(0.0, now - link.tell_at + limits.SEEN_PAUSE) / 2, SLACK)
+        if not hops and link.rtt_least_ms is not None:  # no more than it was: who subscribed before a message must get it
+            late = min(link.rtt_least_ms / 2000, SLACK)
         now, at = now - late, 2
         while at < len(body):
             key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")

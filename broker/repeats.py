@@ -99,6 +99,17 @@ class Repeats:
                 few.append(begun)
         fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
 
+    def restored(self, key: bytes, sequence: int, message: Message) -> None:
+        """Deliver a retained message that a comparison brought to those here that have not had it. For a subscription that began
+        after it was published it is the state of its topic, which was not here then."""
+        fanout = self._node.fanout
+        if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
+            fanout.publish(message, (), keep=False)
+            return
+        route = fanout.route(message.topic, keep=False)
+        few = [delivery for delivery in route.deliveries if delivery.session not in had]
+        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+
 
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
     """Return what a session gets of a message by the subscriptions that were made before it was published; None: nothing."""

@@ -190,7 +190,9 @@ class Retention:
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is Change.NEW and not gone:
-            self.node.fanout.publish(message, (), keep=False)
+            if self.node.sessions:
+                self.federation.moving.merging.brought(key, sequence, message)
+            self.federation.repeats.restored(key, sequence, message)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         """Send something that was missing here to those behind us, who may lack it, too. With a neighbour that is behind, or that

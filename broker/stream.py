@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.origin import LAST, Ranges, Window, intersect, merge, roughly, split_key, subtract
+from broker.sequence_set import find
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -138,6 +139,8 @@ class Stream:
     def holds(self, sequence: int) -> bool:
         """Whether a message that came another way than over the streams of links has to wait (`Streams.hold`)."""
         if sequence <= self.done:
+            if find(self.owed, sequence, sequence) >= 0:
+                self.owed = subtract(self.owed, [(sequence, sequence)])
             return False
         if self.free and self.waiting:
             self.settle_late(sequence, sequence)

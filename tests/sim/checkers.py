@@ -229,7 +229,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
 
 def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     """Logs that keep a message twice, more than was published, or more bytes than they count."""
-    most = sum(sent.copies if sent.qos == 1 else 1 for sent in ledger.sent if sent.qos or sent.retain)
+    most = sum(sent.copies if sent.qos == 1 or sent.doubted else 1 for sent in ledger.sent if sent.qos or sent.retain)
     faults = []
     for host in hosts:
         log = host.running.relay.log

@@ -138,6 +138,7 @@ class SimClient:
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
         self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
         self.forked = False  # there are cuts, after which it may have several sessions for a moment
+        self.misdated = False  # by such clocks an older connection of ours counted as the newer one: we subscribe again
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
@@ -251,6 +252,7 @@ class SimClient:
 
     def lost(self, reason: str) -> None:
         """The connection is gone, and not by our doing."""
+        self.misdated |= self.hasty and self.doubt and self.host.alive
         if self.host.life == self.life and self.host.alive and self.life[1] not in self.host.left and not self.doubt:
             self.errors.append(f"closed by a living broker: {reason} ({self.epoch} at {self.world.now - self.world.started:.4f})")
         self._down(reason)
@@ -330,6 +332,9 @@ class SimClient:
             self._out.clear()
             self._released.clear()
             self._in.clear()
+            self.interests.clear()
+        if self.misdated:
+            self.misdated = False
             self.interests.clear()
         if self.filters and not self.interests:
             self.subscribe(self.filters)

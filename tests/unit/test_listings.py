@@ -8,8 +8,9 @@ from broker import limits
 from broker import listings as module
 from broker.backpressure import HOLD
 from broker.giving import ANSWER as GIVEN
-from broker.giving import MOVED, PART, REQUEST, REST, TAKE, WHERE, heard, say
+from broker.giving import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.listings import CLIENT, GROUP, INTEREST
+from broker.parts import WHERE
 from broker.records import DIRECTORY, ROUTED
 from broker.streams import ANSWER, ASK, BREAK, CHANGED, PIECE
 from broker.wire import Property
@@ -25,12 +26,12 @@ def routed(kind: int, body: bytes, sender: bytes = b"somebody") -> bytes:
     return ping((ROUTED, OWN + sender + bytes((0, kind)) + body))
 
 
-def known(world: World, neighbour: Neighbour, **entries: bytes) -> None:
-    """The neighbour tells of itself, so that there is a way to it."""
+def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
+    """The neighbour tells of itself, so that there is a way to it. `number`: of its listing."""
     me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
     mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
     mine += [(key.encode(), value) for key, value in entries.items()]
-    body = bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + _encode_changes(mine)
+    body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + _encode_changes(mine)
     neighbour.send(ping((DIRECTORY, body)))
     assert world.node.federation.listings.directory.via(me) == me
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, WHERE, say
+from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, say
 from broker.listings import CLIENT, PACE
 from broker.message import Message
 from broker.ownership import ANONYMOUS, GONE, KEPT, Entry, decode_entry
+from broker.parts import WHERE
 from broker.records import DIRECTORY, HEARD, ROUTED, TOLD
 from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
 from broker.wire import Connack, Property

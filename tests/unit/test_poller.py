@@ -570,42 +570,6 @@ def test_a_peer_that_resets_while_we_write(scene: Scene, reading: bool) -> None:
     assert scene.quiet()
 
 
-@pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("waiting", [False, True])
-def test_what_was_sent_before_a_reset_is_read_also_when_a_write_finds_it(scene: Scene, waiting: bool, held: bool) -> None:
-    """A client that does not read its last acknowledgements resets the connection when it closes, behind its DISCONNECT."""
-    stream, conn, peer = scene.full(4_000_000, tcp=True)[:3] if waiting else scene.open(tcp=True)
-    if held:
-        stream.pause_reading()
-    peer.send(b"the last words")
-    reset(peer)
-    while stream.state == poller.OPEN:
-        if waiting:
-            scene.turns(1)
-        else:
-            with scene.node.inside():
-                stream.write(b"an acknowledgement")
-    if held:
-        assert scene.quiet()
-        assert not conn.lost
-    stream.resume_reading()
-    stream.write(b"goes nowhere")
-    scene.until(lambda: bool(conn.lost))
-    assert conn.received == b"the last words"
-
-
-def test_who_has_reset_is_closed_at_once_when_we_have_heard_enough(scene: Scene) -> None:
-    stream, conn, peer = scene.open(tcp=True)
-    stream.pause_reading()
-    peer.send(b"more")
-    reset(peer)
-    while stream.state == poller.OPEN:
-        stream.write(b"an acknowledgement")
-    stream.close()
-    scene.turns()
-    assert (conn.received, conn.lost) == (b"", ["reset by peer"])
-
-
 @pytest.mark.parametrize("tcp", [False, True])
 def test_who_leaves_while_he_is_not_read_wakes_nobody(scene: Scene, tcp: bool) -> None:
     stream, conn, peer = scene.open(tcp=tcp)

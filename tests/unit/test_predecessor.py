@@ -3,11 +3,16 @@ holds."""
 
 from __future__ import annotations
 
-from node_harness import FakeClient, World, connect_packet
+import pytest
 
 from broker import limits
 from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
-from broker.wire import Connack, Disconnect, Packet, Publish, Will, encode_packet
+from broker.giving import MERGE, REQUEST, TAKE, say
+from broker.ownership import ANONYMOUS, Entry
+from broker.wire import Connack, Disconnect, Packet, Property, Publish, Will, encode_packet
+from tests.unit.link_harness import Neighbour, bid, lone
+from tests.unit.node_harness import FakeClient, World, connect_packet
+from tests.unit.test_listings import known, routed
 
 WILL = Will("will", b"gone")
 
@@ -179,3 +184,55 @@ def test_half_a_packet_is_not_waited_for() -> None:
     new = reconnects(world)
     assert accepted(new)
     assert old.closed
+
+
+def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
+    """The client connects at another broker, which asks for its session (`kept`), or tells of its own."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    stamp = world.session("c").stamp + 1
+    known(world, neighbour)
+    assert not old.closed
+    if kept:
+        neighbour.send(routed(REQUEST, say(TAKE, stamp, "c", bytes(12)), bid(101)))
+    else:
+        known(world, neighbour, number=2, **{"cc": Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()})
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_what_the_kernel_holds_is_read_before_the_client_is_elsewhere(pieces: int, kept: bool) -> None:
+    world = lone()
+    listener = subscriber(world)
+    old = world.connect("c", will=WILL, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    old.transport.early = [sent(Publish("t", b"%d" % n)) for n in range(pieces)] + [sent(Disconnect())]
+    elsewhere(world, old, kept=kept)
+    world.advance(0.1)
+    assert listener.payloads() == [b"%d" % n for n in range(pieces)]
+    assert world.counters.taken_over == world.counters.takeover_unread == 0
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_peer_that_never_stops_sending_goes_all_the_same(kept: bool) -> None:
+    world = lone()
+    subscriber(world)
+    old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    old.transport.early = [sent(Publish("t", b"x"))] * 10_000
+    elsewhere(world, old, kept=kept)
+    world.advance(limits.TAKEOVER_LONGEST - 0.1)
+    assert not old.closed
+    world.advance(0.2)
+    assert old.closed
+    assert world.counters.takeover_unread == world.counters.taken_over == 1
+
+
+def test_garbage_is_found_before_the_client_is_waited_for() -> None:
+    world = lone()
+    old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    neighbour.send(routed(REQUEST, say(MERGE, world.session("c").stamp + 1, "c", bytes(12) + b"no vector"), bid(101)))
+    world.advance(1)
+    assert "SEEN record is truncated; dropped" in "".join(world.logged)
+    assert not old.closed
