@@ -12,6 +12,7 @@ from broker.client import Client
 from broker.connection import Connection
 from broker.effects import Authenticate
 from broker.handshake import calls_as_broker
+from broker.memory import will_memory
 from broker.ownership import abandoned, belongs, owner_of
 from broker.proxy import common_name
 from broker.reasons import explain, well_formed
@@ -409,6 +410,7 @@ class Handshake:
         node.handshake_over(self)
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
+        connect.forget()
         if node.durability is not None:
             node.durability.came(session, present=present)
         if present:
@@ -440,6 +442,7 @@ class Handshake:
             session.permissions = permissions
             node.revoke(session)
         session.will = connect.will
+        session.will_memory = will_memory(connect.will)
         session.maximum_packet_size = maximum
         session.limited = maximum < limits.MAX_PACKET_SIZE
         session.aliases = Aliases(aliases) if aliases else None

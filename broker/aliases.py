@@ -20,11 +20,12 @@ class Aliases:
     numbers are used up, the topics that came first keep them.
     """
 
-    __slots__ = ("_known", "maximum")
+    __slots__ = ("_known", "maximum", "memory")
 
     def __init__(self, maximum: int) -> None:
         """`maximum`: aliases to use at most, not more than the client's Topic Alias Maximum (MQTT-3.1.2-26)."""
         self.maximum = maximum
+        self.memory = 0  # bytes of the topics
         self._known: dict[bytes, int] = {}
 
     def apply(self, packet: bytes, limit: int) -> bytes:
@@ -55,4 +56,5 @@ class Aliases:
         )
         if new:
             self._known[topic] = alias
+            self.memory += len(topic)
         return packet[:1] + encode_varint(len(rest)) + rest

@@ -57,6 +57,7 @@ class Client:
         "_explains",
         "_told",
         "aliases",
+        "aliases_memory",
         "authentication",
         "conn",
         "connect",
@@ -84,6 +85,7 @@ class Client:
         self.hailed = 0  # the frame of the journal that CONNACK waits for (see `Durability.hold`)
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self.aliases: dict[int, bytes] = {}
+        self.aliases_memory = 0  # bytes of their topics
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)
         self._explains = self.version == 5 and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
         config = node.config

@@ -40,15 +40,15 @@ class Custody:
     """What is for members here, and is not acknowledged."""
 
     __slots__ = (
-        "_bytes", "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given",
-        "_granted", "_held", "_met", "_node", "_out", "_ready", "_returned", "_timer", "_unsaid", "taken",
+        "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given",
+        "_granted", "_held", "_met", "_node", "_out", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed
-        self._bytes = 0  # of these, and of those that are
+        self.size = 0  # bytes of these, and of those that are
         self._count = 0
         self._claimed: dict[Ref, tuple[Message, float]] = {}  # when (s)
         self._claims: dict[bytes, int] = {}  # of these, by mark
@@ -106,7 +106,7 @@ class Custody:
             del self._granted[ref]
             self._granted_one(ref, message)
             self._serve(ref[2])
-        elif self._count >= limits.MAX_HELD_SHARED or self._bytes >= limits.MAX_HELD_SHARED_BYTES:
+        elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
             self._node.counters.shared_declined += 1
             self.decline(ref)
         else:
@@ -116,7 +116,7 @@ class Custody:
 
     def _weigh(self, message: Message, count: int) -> None:
         self._count += count
-        self._bytes += count * size_of(message)
+        self.size += count * size_of(message)
 
     def delivered(self, session: Session, outgoing: SharedOutgoing) -> None:
         """Note who got a message, if another broker gave it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.access import receivers
 from broker.effects import AuthorizeReceive
-from broker.forms import Forms, form_of
+from broker.forms import Forms, filter_memory, form_of
 from broker.keptsession import KeptSession
 from broker.message import PACKET_IDS, Message
 from broker.session import Session, SharedOutgoing, Subscription
@@ -153,6 +153,7 @@ class Fanout:
         self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
         self.members = 0  # of all of them
+        self.memory = 0  # bytes that all filters take, of shared subscriptions, too
         self.routes: dict[bytes, Route] = {}
         self._interned: Interned = {}
         self._receivers = 0  # in all of `routes`
@@ -164,9 +165,11 @@ class Fanout:
     def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
         """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
         session = subscription.session
-        if subscription.filter not in session.subscriptions and (form := form_of(subscription.filter)) is not None:
-            session.forms = session.forms or Forms()
-            session.forms.add(form)
+        if subscription.filter not in session.subscriptions:
+            self._count(session, filter_memory(subscription.filter))
+            if (form := form_of(subscription.filter)) is not None:
+                session.forms = session.forms or Forms()
+                session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
             interest = self.node.federation.interest
@@ -190,6 +193,7 @@ class Fanout:
         subscription = session.subscriptions.pop(topic_filter, None)
         if subscription is None:
             return False
+        self._count(session, -filter_memory(topic_filter))
         if session.forms is not None and (form := form_of(topic_filter)) is not None:
             session.forms.remove(form)
         if group is None:
@@ -213,6 +217,15 @@ class Fanout:
         if session.keeper is not None and isinstance(session, KeptSession):
             session.keeper.unsubscribed(session, topic_filter)
         return True
+
+    def _count(self, session: Session, size: int) -> None:
+        session.filters_memory += size
+        self.memory += size
+
+    @property
+    def routes_memory(self) -> int:
+        """Bytes that the kept routes take, about."""
+        return len(self.routes) * limits.ROUTE_MEMORY + self._receivers * 16
 
     def leave(self, session: Session) -> None:
         """Take all subscriptions of a session out that has ended: from now on it gets nothing, wherever they still stand."""

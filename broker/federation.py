@@ -111,6 +111,12 @@ class Federation:
         if where := config.clients_at():
             self.listings.post(CLIENTS_AT, where.encode())
 
+    @property
+    def memory(self) -> int:
+        """Bytes that are kept for clients of other brokers, and by what these say, about."""
+        shared = self.assignments.ledger.size + self.custody.size
+        return shared + self.streams.release.held_bytes + self.moving.exported + self.listings.directory.memory
+
     # ---------------------------------------------------------------- inputs
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:

@@ -6,7 +6,8 @@ such forms, and not that of filters, says how many filters of one session a topi
 
 from __future__ import annotations
 
-from routing.topics import is_wildcard, split_shared
+from broker import limits
+from routing.topics import SHARE_PREFIX, is_wildcard, split_shared
 
 
 def form_of(topic_filter: str) -> str | None:
@@ -16,6 +17,15 @@ def form_of(topic_filter: str) -> str | None:
         return None if group is None else group + "/"
     form = "/".join([level if level in {"+", "#"} else "" for level in inner.split("/")])
     return form if group is None else f"{group}//{form}"
+
+
+def filter_memory(topic_filter: str) -> int:
+    """Return the bytes of memory that a subscription with this filter takes at most, about."""
+    text = topic_filter.__sizeof__()  # here, and as bytes among what is told to other brokers; of a group once more each
+    size = limits.SUBSCRIPTION_MEMORY + (4 if topic_filter.startswith(SHARE_PREFIX) else 2) * text
+    if is_wildcard(topic_filter):
+        size += (topic_filter.count("/") + 1) * limits.LEVEL_MEMORY
+    return size
 
 
 class Forms:

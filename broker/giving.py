@@ -105,13 +105,13 @@ class Export:
 class Giving:
     """Sessions of ours that others take, and those that they took."""
 
-    __slots__ = ("_asked", "_bytes", "_exports", "_federation", "_given", "_node", "_number")
+    __slots__ = ("_asked", "_exports", "_federation", "_given", "_node", "_number", "size")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._exports: dict[str, Export] = {}
-        self._bytes = 0  # in all of them
+        self.size = 0  # in all of them
         self._number = 0
         self._given: dict[str, Given] = {}
         self._asked: dict[str, float] = {}  # client -> since when a broker wants to merge its session, which is not complete
@@ -251,7 +251,7 @@ class Giving:
                 self._answer(sender, COMING, stamp, client_id)
                 return
             export.rest = self._rest(session, export, now)
-            self._bytes += len(export.rest)
+            self.size += len(export.rest)
             at = 0
         self._answer(sender, COMING, stamp, client_id)
         export.at = now
@@ -262,7 +262,7 @@ class Giving:
     def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
         client_id = session.client_id
         self.forget(client_id)
-        if self._bytes > limits.MAX_EXPORT_BYTES:
+        if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
         if merged:
@@ -281,7 +281,7 @@ class Giving:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = self._exports[client_id] = Export(taker, stamp, self._number, seen, len(session.queue), data, now)
         export.merged = merged
-        self._bytes += len(data)
+        self.size += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         return export
 
@@ -342,7 +342,7 @@ class Giving:
         """Drop what was encoded of a session."""
         export = self._exports.pop(client_id, None)
         if export is not None:
-            self._bytes -= len(export.data) + len(export.rest)
+            self.size -= len(export.data) + len(export.rest)
 
     def _forget_old(self, now: float) -> None:
         """Make room: who asks again gets it encoded again."""

@@ -114,6 +114,10 @@ HELD_QUEUES_BYTES = 512 * 1024 * 1024
 MAX_SUBSCRIPTIONS = 100_000
 """subscriptions of one session; more are refused with 0x97 (0x80 in 3.1.1) [subscriptions_refused]."""
 
+MAX_FILTERS_MEMORY = 256 * 1024 * 1024
+"""bytes of memory of all filters of one session: MAX_SUBSCRIPTIONS of 40 characters with wildcards and six levels. As many of 60
+KB, or with 200 levels that nobody else has, would take gigabytes; as above [subscriptions_refused]."""
+
 MAX_RETAINED = 1_000_000
 """retained messages; more are not retained [retained_refused]."""
 
@@ -467,10 +471,26 @@ MEMORY_SHED = 50
 RETAINED_MEMORY = 500
 """bytes of memory that a retained message takes besides its payload and topic, its mark included."""
 
+TOMBSTONE_MEMORY = 300
+"""bytes of memory that a deleted retained topic takes that is remembered."""
+
 SESSION_MEMORY = 1_500
 SUBSCRIPTION_MEMORY = 600
 CONNECTION_MEMORY = 1_500
-"""bytes of memory that each session, subscription and connection takes."""
+"""bytes of memory that each session, subscription and connection takes, besides names, filters and what a client leaves here."""
+
+LEVEL_MEMORY = 250
+"""bytes of memory that a level of a filter with wildcards takes besides its word, at most: a node that no other filter shares."""
+
+IDENTIFIER_MEMORY = 64
+"""bytes of memory that a QoS 2 packet identifier takes that is not released."""
+
+PROPERTY_MEMORY = 130
+"""bytes of memory that a User Property takes besides its text: on the wire it may have five bytes."""
+
+ROUTE_MEMORY = 1_000
+ROUTE_SHOWN_MEMORY = 150
+"""bytes of memory that a kept route takes, and each client that has it among its own, as rules are in force."""
 
 FILES_KEPT = 256
 """open files that clients may not take, so that links, the admin port and the journal have theirs; a fifth of all where there are

@@ -1,16 +1,19 @@
 """How much memory the broker keeps for its clients, and what is refused and dropped when that is too much.
 
-The count is an estimate of what the broker keeps: queues of sessions, retained messages, the replay log, bytes that wait for or
-come from connections, and a share for each session, subscription and connection. The process takes more: Python itself (some 60
-MB), and what its allocator does not give back. Counting costs a message nothing that is sent at once.
+The count is an estimate of what the broker keeps: queues of sessions, retained messages, the replay log, messages for shared
+subscriptions that are not acknowledged, those that wait for what is missing before them, bytes that wait for or come from
+connections, what other brokers say, kept routes, a share for each session, subscription and connection, and filters, names,
+wills and aliases. The process takes more: Python itself (some 60 MB), and what its allocator does not give back. Counting costs
+a message nothing that is sent at once.
 
 What happens, in this order:
 
-    from 80 % of the limit on   new retained topics are refused [retained_refused], and clients without a session here
-                                [connects_refused, 0x89 or 3]
+    from 80 % of the limit on   new retained topics are refused [retained_refused], clients without a session here
+                                [connects_refused, 0x89 or 3], and new filters [subscriptions_refused, 0x97 or 0x80]
     from 100 % on               messages for clients that are away are dropped [dropped_memory]
     from 110 % on               until it is 100 %: sessions of clients that are away end, the largest queue first
-                                [sessions_shed]; then clients for which most waits are closed, the largest first [memory_closed]
+                                [sessions_shed]; then clients for which most waits, or that keep most here, are closed, the
+                                largest first [memory_closed]
 
 Queues of all sessions together have their own limit (`max_queued_bytes`); beyond it messages for clients that are away are
 dropped, too.
@@ -22,7 +25,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.client import Client
 from broker.message import size_of
+from broker.wire.properties import Property
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.node import Node
     from broker.session import Session
+    from broker.wire.packets import Will
 
 
 NEVER = 1 << 62
@@ -46,7 +52,7 @@ class Pressure(IntEnum):
 
 
 SAID = {
-    Pressure.HIGH: "new retained topics and new clients are refused",
+    Pressure.HIGH: "new retained topics, clients and filters are refused",
     Pressure.FULL: "messages for clients that are away are dropped, too",
 }
 
@@ -54,8 +60,9 @@ class Memory:
     """The count of one node, and its limits in bytes; 0: none."""
 
     __slots__ = (
-        "_base", "_connections", "_connections_sum", "_counted_at", "_heavy", "_heavy_next", "_loud", "_loud_next", "_node",
-        "_round_at", "_said", "_sessions", "_sessions_sum", "_waiting", "appended", "brink", "limit", "pressure", "queued_limit",
+        "_base", "_connections", "_connections_sum", "_counted_at", "_heavy", "_heavy_next", "_left", "_left_sum", "_loud",
+        "_loud_next", "_node", "_round_at", "_said", "_sessions", "_sessions_sum", "_waiting", "appended", "brink", "limit",
+        "pressure", "queued_limit",
     )  # fmt: skip
 
     def __init__(self, node: Node) -> None:
@@ -71,6 +78,8 @@ class Memory:
         self._round_at = 0  # the same of the round that is under way
         self._sessions: Iterator[Session] = iter(())
         self._sessions_sum = 0
+        self._left = 0  # bytes of what clients leave with their sessions besides, in the last round
+        self._left_sum = 0
         self._heavy: dict[Session, int] = {}  # those with much, in the last round
         self._heavy_next: dict[Session, int] = {}
         self._waiting = 0  # bytes of all connections in the last round
@@ -97,12 +106,16 @@ class Memory:
         return (
             self.queued
             + self._waiting
+            + self._left
             + node.retained.size
             + len(node.retained) * limits.RETAINED_MEMORY
+            + node.retained.tombstones * limits.TOMBSTONE_MEMORY
             + node.relay.log.size
             + len(node.sessions) * limits.SESSION_MEMORY
-            + len(node.fanout.trie) * limits.SUBSCRIPTION_MEMORY
+            + node.fanout.memory
+            + node.fanout.routes_memory
             + len(node.connections) * limits.CONNECTION_MEMORY
+            + node.federation.memory
         )
 
     # ---------------------------------------------------------------- what is refused
@@ -115,7 +128,7 @@ class Memory:
 
     @property
     def takes_more(self) -> bool:
-        """Whether there is room for retained topics and for clients that have no session here."""
+        """Whether there is room for retained topics, for clients that have no session here and for filters."""
         return self.pressure == Pressure.NONE
 
     # ---------------------------------------------------------------- counting
@@ -148,7 +161,10 @@ class Memory:
             if known.get(session.client_id) is not session:
                 continue  # it has ended since the round began
             size = queue_memory(session)
+            left = left_memory(session)
             self._sessions_sum += size
+            self._left_sum += left
+            size += left + session.filters_memory
             if size > limits.MEMORY_HEAVY:
                 self._heavy_next[session] = size
             work += 1 + len(session.inflight) // 5
@@ -158,11 +174,19 @@ class Memory:
             self._base, self._counted_at, self._round_at = self._sessions_sum, self._round_at, self.appended
             self._heavy, self._heavy_next = self._heavy_next, {}
             self._sessions, self._sessions_sum = iter(list(known.values())), 0
+            self._left, self._left_sum = self._left_sum, 0
 
     def _count_connections(self) -> None:
         for number, conn in enumerate(self._connections):
-            size = 0 if conn.closed else conn.backlog_bytes + conn.unread
-            self._connections_sum += size
+            if conn.closed:
+                continue
+            size = conn.backlog_bytes + conn.unread
+            if isinstance(conn.owner, Client):
+                size += client_memory(conn.owner)
+                self._connections_sum += size
+                size += left_memory(conn.owner.session)
+            else:
+                self._connections_sum += size
             if size > limits.MEMORY_HEAVY:
                 self._loud_next[conn] = size
             if number >= limits.MEMORY_STEP:
@@ -200,19 +224,21 @@ class Memory:
                 node.log_limit.line("warning", "sessions ended for memory", "this broker", text)
                 node.counters.sessions_shed += 1
                 node.counters.dropped_memory += len(session.queue)
+                self._base -= queue_memory(session)
+                self._left -= left_memory(session)
                 node.end_session(session)
-                self._base -= size
                 left -= size
         for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[: limits.MEMORY_SHED]:
             if left <= 0:
                 return
             del self._loud[conn]
             if not conn.closed and conn not in node.links_by_connection:
-                text = f"memory: {conn.peer} is closed, with {size:,} bytes that wait"
+                text = f"memory: {conn.peer} is closed, with {size:,} bytes that wait or are kept for it"
                 node.log_limit.line("warning", "connections closed for memory", conn.peer, text)
                 node.counters.memory_closed += 1
-                conn.abort("too much waits for it")
-                self._waiting -= size
+                kept = left_memory(conn.owner.session) if isinstance(conn.owner, Client) else 0
+                conn.abort("too much waits for it, or is kept")
+                self._waiting -= size - kept  # what is kept may go on with its session, which is away now
                 left -= size
 
 
@@ -222,3 +248,27 @@ def queue_memory(session: Session) -> int:
     for sent in session.inflight.values():
         size += len(sent) if isinstance(sent, bytes) else size_of(sent.message) + limits.QUEUED_MEMORY
     return size
+
+
+def left_memory(session: Session) -> int:
+    """Return the bytes of memory of what a client leaves with its session besides messages and filters, about."""
+    size = 2 * session.client_id.__sizeof__() + session.will_memory + len(session.incoming) * limits.IDENTIFIER_MEMORY
+    return size + (session.username.__sizeof__() if session.username is not None else 0)
+
+
+def client_memory(client: Client) -> int:
+    """Return the bytes of memory of what a client has for as long as it is connected, about."""
+    aliases = client.session.aliases
+    size = client.aliases_memory + (aliases.memory if aliases is not None else 0)
+    if client.session.permissions is not None:  # else these routes are everybody's
+        size += len(client.routes) * limits.ROUTE_SHOWN_MEMORY
+    return size
+
+
+def will_memory(will: Will | None) -> int:
+    """Return the bytes of memory that a will takes, about."""
+    if will is None:
+        return 0
+    said = (will.properties or {}).get(Property.USER_PROPERTY, ())
+    size = sum(len(name) + len(value) + limits.PROPERTY_MEMORY for name, value in said)
+    return size + will.topic.__sizeof__() + len(will.payload)

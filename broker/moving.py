@@ -133,6 +133,11 @@ class Moving:
         listings.receive(ANSWER, self._answered)
         listings.receive(PART, self._part)
 
+    @property
+    def exported(self) -> int:
+        """Bytes of encoded sessions that others may take."""
+        return self._giving.size
+
     # ---------------------------------------------------------------- our own sessions
 
     def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:

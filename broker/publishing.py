@@ -69,6 +69,7 @@ def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
     if alias == 0 or alias > client.node.config.topic_alias_maximum:
         raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
     if topic:
+        client.aliases_memory += len(topic) - len(client.aliases.get(alias, b""))
         client.aliases[alias] = topic
         return topic
     known = client.aliases.get(alias)

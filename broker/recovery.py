@@ -39,6 +39,7 @@ from broker.journal import (
     read_records,
 )
 from broker.log import Entry, read_link_packets
+from broker.memory import will_memory
 from broker.message import Message
 from broker.origin import LAST, Window, decode_vector, split_key, subtract
 from broker.session import NEVER, RELEASED, Session
@@ -498,6 +499,7 @@ class Recovery:
         restore(state, session, node.fanout)
         session.stamp = head.stamp
         session.will = will
+        session.will_memory = will_memory(will)
         node.federation.retention.clock.merge(head.stamp, self.now)
         self._arm(session, head.gone or self.died)
         node.counters.sessions_loaded += 1

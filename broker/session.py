@@ -103,6 +103,7 @@ class Session:
         "ended",
         "expiry",
         "expiry_timer",
+        "filters_memory",
         "floor",
         "forms",
         "incoming",
@@ -129,6 +130,7 @@ class Session:
         "username",
         "version",
         "will",
+        "will_memory",
         "will_timer",
     )
 
@@ -150,6 +152,7 @@ class Session:
         self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
+        self.filters_memory = 0  # bytes that these take (see `broker.memory`)
         self.forms: Forms | None = None  # of these, made with the first one that has one
         self.ended = False  # nothing is for it any more, though not all of these may be taken out yet
         self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
@@ -165,6 +168,7 @@ class Session:
         self.aliases: Aliases | None = None  # of this connection
         self.checked = False  # either of these two
         self.will: Will | None = None
+        self.will_memory = 0  # bytes that it takes
         self.will_timer: Timer | None = None
         self.expiry_timer: Timer | None = None
         self.keeper: Durability | None = None  # of a `KeptSession`, and

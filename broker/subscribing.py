@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.availability import check_identifier, unavailable
 from broker.effects import AuthorizeSubscribe
-from broker.forms import form_of
+from broker.forms import filter_memory, form_of
 from broker.session import Subscription
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -196,7 +196,9 @@ def _refusal(client: Client, request: SubscriptionRequest, permitted: bool, *, n
         return ReasonCode.NOT_AUTHORIZED
     if request.filter in session.subscriptions:
         return None
-    if len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS:
+    if len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS or not client.node.memory.takes_more:
+        return ReasonCode.QUOTA_EXCEEDED
+    if session.filters_memory + filter_memory(request.filter) > limits.MAX_FILTERS_MEMORY:
         return ReasonCode.QUOTA_EXCEEDED
     if session.forms is not None and len(session.forms) >= limits.MAX_FORMS:
         form = form_of(request.filter)

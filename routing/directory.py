@@ -24,6 +24,9 @@ MAX_BROKERS = 1024
 MAX_ENTRY = 70_000
 """bytes of key and value: a topic filter has 65,535."""
 
+ENTRY_MEMORY = 200
+"""bytes of memory that an entry takes besides its key and value."""
+
 RECENT = 64
 RECENT_SIZE = 4096
 """changes of a listing, and bytes of each at most, that are kept for who missed them: a short absence costs no whole listing."""
@@ -87,13 +90,14 @@ Event = Came | Moved | Went | Posted
 class Listing:
     """What one broker says of itself."""
 
-    __slots__ = ("boot", "entries", "id", "loading", "recent", "up", "version", "via")
+    __slots__ = ("boot", "entries", "id", "loading", "recent", "size", "up", "version", "via")
 
     def __init__(self, broker_id: bytes, boot: int) -> None:
         self.id = broker_id
         self.boot = boot
         self.version = 0  # 0: nothing has come yet
         self.entries: dict[bytes, bytes] = {}
+        self.size = 0  # bytes of another broker's entries
         self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
         self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
         self.loading: dict[bytes, bytes] | None = None  # parts of a newer listing that have come
@@ -134,6 +138,11 @@ class Directory:
         self._moved = False  # somebody's neighbours are others than before
 
     # ---------------------------------------------------------------- what we say
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the listings of the others take, about."""
+        return sum(listing.size + len(listing.entries) * ENTRY_MEMORY for listing in self.listings.values())
 
     def post(self, key: bytes, value: bytes) -> None:
         """Put an entry into our listing; `flush` tells the neighbours.
@@ -321,6 +330,7 @@ class Directory:
     def _replace(self, listing: Listing, state: bytes) -> None:
         new, listing.loading = listing.loading or {}, None
         old, listing.entries = listing.entries, new
+        listing.size = sum(len(key) + len(value) for key, value in new.items())
         listing.up = {key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP}
         if listing.via is not None:
             self._events += [Posted(listing.id, key, None) for key in old if key not in new]
@@ -346,10 +356,12 @@ class Directory:
             return
         entries = listing.entries
         for key, value in changes:
-            if value is None:
-                entries.pop(key, None)
-            else:
+            old_value = entries.pop(key, None) if value is None else entries.get(key)
+            if value is not None:
                 entries[key] = value
+                listing.size += len(value) + (len(key) if old_value is None else 0)
+            if old_value is not None:
+                listing.size -= len(old_value) + (len(key) if value is None else 0)
             if key[:1] == NEIGHBOUR:
                 listing.named(key, value)
                 self._moved = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.wire.properties import Properties
+from broker.wire.properties import Properties, Property
 
 
 @dataclass(slots=True)
@@ -37,6 +37,11 @@ class Connect:
     will: Will | None = None
     properties: Properties | None = None
     bridge: bool = False
+
+    def forget(self) -> None:
+        """Leave out what is of no use once the client is connected: User Properties may take megabytes."""
+        if self.properties:
+            self.properties = {key: value for key, value in self.properties.items() if key != Property.USER_PROPERTY}
 
 
 @dataclass(slots=True)

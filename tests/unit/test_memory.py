@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from broker import limits
 from broker.machine import default_memory_limit, files_for_clients
 from broker.memory import Pressure, queue_memory
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Connack, Publish, Will
+from broker.wire.properties import Property
 from tests.unit.node_harness import World, connect_packet
 
 MIB = 1 << 20
@@ -142,3 +146,102 @@ def test_many_sessions_are_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPa
     fill(world, "q/1", 10)
     world.advance(60.0)
     assert world.node.memory.queued == sum(map(queue_memory, world.node.sessions.values()))
+
+
+def left_by(world: World, what: str, number: int) -> int | None:
+    """Have a client leave much with the broker besides messages; returns the code of the answer to its last packet."""
+    name = f"c{number}"
+    if "filters" in what and not number:
+        world.connect(name)
+    if what == "long filters":
+        return world.peers[0].subscribe(*(f"{number}/{each}/" + "x" * 60_000 for each in range(5)))[-1]
+    if what == "deep filters":
+        return world.peers[0].subscribe(*(f"{number}-{each}" + "/a" * 199 + "/+" for each in range(5)))[-1]
+    if what == "shared filters":
+        return world.peers[0].subscribe(*(f"$share/g/{number}/{each}/" + "x" * 60_000 for each in range(5)))[-1]
+    client = world.open()
+    if what == "wills":
+        said = {Property.USER_PROPERTY: [("", "")] * 2000}
+        client.send(connect_packet(name, 5, will=Will("t" * 60_000, b"x" * 60_000, properties=said)))
+    elif what == "names":
+        client.send(connect_packet(name + "i" * 60_000, 5, username="u" * 60_000))
+    else:
+        client.send(connect_packet(name, 5))
+    connack = next(packet for packet in client.take() if isinstance(packet, Connack))
+    if connack.code:
+        return connack.code
+    if what == "aliases":
+        for alias in range(1, 11):
+            client.send(Publish(f"{number}/{alias}/" + "x" * 60_000, b"", 0, properties={Property.TOPIC_ALIAS: alias}))
+    elif what == "identifiers":
+        client.send(b"".join(encode_packet(Publish("q", b"", 2, packet_id=each), 5) for each in range(1, 10_001)))
+    return 0
+
+
+@pytest.mark.parametrize("what", ["long filters", "deep filters", "shared filters", "wills", "names", "aliases", "identifiers"])
+def test_all_that_clients_leave_here_is_counted_and_has_an_end(what: str) -> None:
+    limit = 8 * MIB
+    world = World(memory_limit=limit)
+    codes = []
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            codes.append(left_by(world, what, number))
+            world.advance(0.2)
+            if codes[-1]:
+                break
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert codes[0] == 0
+    assert codes[-1] == (0x97 if "filters" in what else 0x89)
+    assert world.node.memory.pressure >= Pressure.HIGH
+    assert 0.4 * limit < taken < 1.6 * limit, "what is counted is about what it takes"
+
+
+def test_what_a_client_leaves_is_given_back() -> None:
+    world = World(memory_limit=100 * MIB)
+    world.advance(2.0)
+    before = world.node.memory.used
+    client = world.connect("c", clean=True, will=Will("t" * 1000, b"x" * 1000))
+    client.subscribe("a/+/" + "x" * 1000, "$share/g/a/" + "x" * 1000)
+    client.subscribe("a/+/" + "x" * 1000)
+    client.unsubscribe("$share/g/a/" + "x" * 1000)
+    client.disconnect()
+    world.advance(5.0)
+    assert world.node.memory.used == before
+    assert world.node.fanout.memory == 0
+
+
+def test_filters_of_one_session_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_FILTERS_MEMORY", MIB)
+    world = World()
+    client = world.connect("c")
+    filters = [f"{number}/" + "x" * 60_000 for number in range(20)]
+    codes = client.subscribe(*filters)
+    assert set(codes) == {0, 0x97}
+    assert client.subscribe(filters[0]) == [0], "it has that one"
+    client.unsubscribe(filters[0])
+    assert client.subscribe(filters[-1]) == [0]
+    assert world.connect("d").subscribe(*filters[:5]) == [0] * 5
+
+
+def test_user_properties_of_a_connect_are_not_kept() -> None:
+    world = World()
+    client = world.open()
+    client.send(connect_packet("c", 5, properties={Property.USER_PROPERTY: [("a", "b")] * 1000}))
+    assert not (client.owner.connect.properties or {}).get(Property.USER_PROPERTY)
+
+
+def test_who_leaves_most_is_closed_at_last() -> None:
+    """A client that has a session is let in and may go on, also when memory is short: in the end it is closed."""
+    world = World(memory_limit=4 * MIB)
+    for number in range(10):
+        away(world, f"c{number}")
+    for number in range(10):
+        client = world.connect(f"c{number}", clean=False, properties={0x11: 3600}, will=Will("t" * 60_000, b"x" * 60_000))
+        for alias in range(1, 11):
+            client.send(Publish("x" * 60_000, b"", 0, properties={Property.TOPIC_ALIAS: alias}))
+    world.advance(5.0)
+    assert world.counters.memory_closed > 0
+    assert world.node.memory.used < 1.1 * 4 * MIB
