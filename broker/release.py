@@ -160,7 +160,7 @@ class Release:
             entry = held.item.part(first, last)
             repeats = self._federation.repeats
             if entry.step and first > repeats.highest.get(stream.key, 0):
-                stream.done = last
+                stream.advance(first, last)
                 if entry.topic[:1] != b"$":
                     self._federation.relay.deliver_batch(batch_of(entry))
                 return
@@ -171,7 +171,7 @@ class Release:
         self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float, *, late: bool = False
     ) -> None:
         if sequence > stream.done:
-            stream.done = sequence
+            stream.advance(sequence, sequence)
         elif late and any(low <= sequence <= high for low, high in stream.owed):
             stream.owed = subtract(stream.owed, [(sequence, sequence)])
         else:

@@ -115,6 +115,8 @@ class Stream:
                 if first > self.done + 1:
                     self.owe([(self.done + 1, first - 1)])
             new = last - max(self.done, first - 1)
+            if self.owed:
+                self.advance(max(first, self.done + 1), last)
             self.done = last
             return new
         for low, high in self.owed:
@@ -122,6 +124,13 @@ class Stream:
                 self.owed = subtract(self.owed, [(first, last)])
                 return count
         return 0
+
+    def advance(self, first: int, last: int) -> None:
+        """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is delivered in steps, and what
+        was missing behind it comes meanwhile. Who went on owing them would deliver them twice."""
+        self.done = last
+        if self.owed and self.owed[-1][1] >= first:
+            self.owed = subtract(self.owed, [(first, last)])
 
     def outdate(self) -> None:
         """The way broke: what has been asked for has to be asked for again."""
@@ -152,7 +161,7 @@ class Stream:
             return True
         if sequence > self.done + 1:
             self.owe([(self.done + 1, sequence - 1)])
-        self.done = sequence
+        self.advance(sequence, sequence)
         return False
 
     def settle_late(self, first: int, last: int) -> None:

@@ -126,6 +126,26 @@ def test_one_that_takes_nothing_is_not_waited_for(world: World, monkeypatch: pyt
     assert dead.conn.stalled
 
 
+def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> None:
+    """What waits is delivered in steps; what was missing behind it may come before its turn is over, and is delivered once."""
+    client = client_of(world)
+    world.advance(0.1)
+    stream = stream_of(world)
+    hold(world, stream, *range(1, 3 * STEP + 1))
+    stream.settled = stream.window.top
+    world.node.federation.streams._set_free(stream, world.now)
+    hold(world, stream, 3 * STEP + 11)
+    assert stream.owed == [(3 * STEP + 1, 3 * STEP + 10)]
+    hold(world, stream, *range(3 * STEP + 1, 3 * STEP + 9))
+    found = got(client)
+    world.advance(0.1)
+    found += got(client)
+    assert found == [*range(1, 3 * STEP + 9), 3 * STEP + 11]
+    assert stream.owed == [(3 * STEP + 9, 3 * STEP + 10)]
+    assert stream.take(ONE, 3 * STEP + 9, 1) == 1
+    assert stream.owed == [(3 * STEP + 10, 3 * STEP + 10)]
+
+
 def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HOLD_FEED", 100)
     stream, client = stream_of(world), client_of(world)
