@@ -8,6 +8,7 @@
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
 #   make soak [MINUTES=n]    a federation under load and faults for a while
 #   make chaos [ARGS=...]    seven brokers, a hundred clients, twenty kills, pauses and cuts in five minutes
+#                            ARGS="--draw --rate 20000 --clients 30": as fast as the machine can, everything else from the seed
 #   make load [ARGS=...]    faults and slow links at 20,000 messages a second and more, with real brokers
 #   make fuzz [SECONDS=n]    bent input to everything that reads any; TARGETS="node link" for some of it
 #   make bench [ARGS=...]    the same load against mqttree, Mosquitto and amqtt in turn

@@ -1,10 +1,13 @@
-"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed N] [--routing ...]`.
+"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed N] [--rate N] [--draw] ...`.
 
-Brokers as processes on loopback, their links through a relay that can be cut; publishers at QoS 1 and 2 and subscribers on all of
-them, all the time. Brokers are killed (kill -9) and restarted, stopped and continued; links are cut, stalled, half-open, reset;
-the federation is split. After each fault all must be one again, and everything that was acknowledged must be with everybody
-who stayed connected: at QoS 2 once, and in order (design section 4). What a broker that was killed alone had is counted: it
-is the one exception. Exit code 1 when a promise was broken. How long local traffic of the others paused is measured and told.
+Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers at QoS 1 and 2 and
+subscribers on all of them, all the time, 10 messages a second each or `--rate` in all. Brokers are killed (kill -9), drained
+and restarted, stopped and continued, join late, lose all their data; links are cut, stalled, half-open, reset, slow; the
+federation is split. After each fault all must be one again, and everything that was acknowledged must be with everybody who
+stayed connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order. What is excused: order
+between two brokers that really were apart for five seconds and more; what a broker alone had that was restarted without its
+data (`--wipe`), which is counted. Exit code 1 when a promise was broken. How long local traffic of the others paused is
+measured and told.
 """
 
 from __future__ import annotations
@@ -17,25 +20,33 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from http.client import HTTPConnection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.converge import agreed
 from tests.chaos import crowd, pulse, relay
+from tests.chaos.judge import Disorder
+from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
+from tests.chaos.world import SHAPES, Pair, World, cables
 from tests.ports import free_ports
+from tests.process.brokers import PATIENCE as ENDING
 from tests.process.brokers import Cluster, carrying
 
-KINDS = ("kill", "stop", "cut", "kill root", "stall", "half-open", "kill", "split", "stop", "reset")
+KINDS = ("kill", "stop", "cut", "kill root", "stall", "half-open", "kill", "split", "stop", "reset", "drain")
 """Drawn in turn, shuffled anew each time; `kill` twice: it is what costs most."""
+MORE = ("wipe", "slow", "join")
+"""Drawn, too, where the run has them."""
+LONG = 5.0
+"""s that two brokers have to be apart before what was missing may come behind what is newer."""
 TWO = 0.25
 """How often two come at once."""
 RATE = 10.0
-"""messages a second of each publisher."""
+"""messages a second of each publisher, where no rate is told."""
 PATIENCE = 90.0
 """s until brokers that do not become one are a broken promise."""
 ALLOWED = 0.1
@@ -72,14 +83,16 @@ class Helper:
 class Conductor:
     """One run."""
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path, seed: int) -> None:
+    def __init__(self, arguments: argparse.Namespace, like: Draw, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.slot = 60 * arguments.minutes / arguments.faults
         self.faults: int = arguments.faults
         self.begin = time.monotonic()
-        self.cluster = Cluster(folder, "--routing", arguments.routing)
-        self.clients: int = arguments.clients
-        self.kinds: list[str] = list(arguments.kinds)
+        self.like = like
+        self.cluster = Cluster(folder, "--routing", like.routing)
+        more = [kind for kind, wanted in zip(MORE, (like.wipe, like.slow, like.late), strict=True) if wanted]
+        self.kinds: list[str] = [*arguments.kinds, *more]
+        self.world = World(like.shape, like.brokers)
         self.helpers: list[Helper] = []
         self.names: dict[str, str] = {}
         self.bag: list[str] = []
@@ -91,27 +104,44 @@ class Conductor:
         self.waited: list[float] = []
         self.events: list[tuple[float, float, str]] = []
         self.counts: Counter[str] = Counter()
-        for port in free_ports(arguments.brokers):
+        self.wrongs: dict[Pair, list[str]] = {}  # what is done to each cable
+        self.ports = {f"b{index}": port for index, port in enumerate(free_ports(like.brokers))}
+        for port in self.ports.values():
             self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False)
+        rest = like.clients - 2 * like.brokers
+        publishers = max(2, rest // 4)
+        self.plan = plan(like, [broker.port for broker in self.cluster.brokers], publishers, max(1, rest - publishers))
+        self.there: list[int] = list(self.plan.present)
+        self.later = [index for index in range(like.brokers) if index not in self.there]
 
     def start(self) -> None:
         """Start everything."""
         brokers = self.cluster.brokers
         targets = {broker.name: broker.port for broker in brokers}
-        ports = {broker.name: int(broker.flags[-1].rpartition(":")[2]) for broker in brokers}
-        self.relay = self.helper(relay.run, targets, ports)
+        every = cables("mesh", len(brokers))
+        never = {frozenset(f"b{index}" for index in pair) for pair in every - cables(self.like.shape, len(brokers))}
+        self.relay = self.helper(relay.run, targets, self.ports, never)
         self.relay.answer()
-        for broker in brokers:
-            broker.start()
-        for broker in brokers:
-            broker.up()
+        for index in self.there:
+            brokers[index].start()
+        pids = []
+        for index in self.there:
+            process = brokers[index].up().process
+            assert process is not None
+            pids.append(process.pid)
+        self.world.set(time.monotonic(), down=self.later, by=1)
         self.views = self.agree()
-        listen = [broker.port for broker in brokers]
-        pids = [broker.process.pid for broker in brokers if broker.process is not None]
-        rest = self.clients - 2 * len(brokers)
-        publishers = max(2, rest // 4)
-        self.pulse = self.helper(pulse.run, listen, pids)
-        self.crowd = self.helper(crowd.run, listen, publishers, max(1, rest - publishers), RATE)
+        self.pulse = self.helper(pulse.run, [broker.port for broker in brokers], pids)
+        sent = multiprocessing.get_context("spawn").RawArray("Q", len(self.plan.speakers))
+        self.crowds = [self.helper(crowd.run, self.plan, index, sent) for index in range(self.plan.processes)]
+        self.tell_crowds("listen")
+        self.tell_crowds("speak")
+
+    def tell_crowds(self, *order: Any) -> list[Any]:
+        """The same order for all processes of the crowd, at the same time."""
+        for each in self.crowds:
+            each.orders.send(order)
+        return [each.answer() for each in self.crowds]
 
     def helper(self, run: Callable[..., None], *arguments: Any) -> Helper:
         """Start one more process."""
@@ -130,11 +160,12 @@ class Conductor:
     def agree(self) -> list[dict[str, Any]]:
         """Wait until all are one again."""
         end = time.monotonic() + PATIENCE
+        brokers = [self.cluster.brokers[index] for index in self.there]
         while True:
-            states = [broker.state() for broker in self.cluster.brokers]
-            if agreed(states) and carrying(states):
+            states = [broker.state() for broker in brokers]
+            if self.world.whole(states, self.there) and carrying(states):
                 self.views = [state for state in states if state is not None]
-                for broker, view in zip(self.cluster.brokers, self.views, strict=True):
+                for broker, view in zip(brokers, self.views, strict=True):
                     self.names[view["id"]] = broker.name
                 return self.views
             if time.monotonic() > end:
@@ -159,12 +190,14 @@ class Conductor:
     def disturb(self, number: int) -> None:
         """One fault, or two at once, and the healing of it."""
         plan: list[tuple[float, Callable[[], None]]] = []
-        spared = list(range(len(self.cluster.brokers)))
+        spared = list(self.there)
         names = []
         for _ in range(2 if self.rng.random() < TWO else 1):
             if not self.bag:
                 self.bag = self.rng.sample(self.kinds, len(self.kinds))
             kind = self.bag.pop()
+            if (kind == "join" and not self.later) or (kind == "wipe" and not self.wipeable(spared)):
+                kind = "kill"
             duration = self.rng.uniform(0.5, max(1.0, 0.35 * self.slot))
             what, start, end = self.fault(kind, spared)
             self.done[kind] += 1
@@ -182,7 +215,7 @@ class Conductor:
         self.healing.append(time.monotonic() - healed)
         used = sum(seconds - busy.get(pid, 0.0) for pid, seconds in self.busy().items())
         self.load = used / (time.monotonic() - begin)
-        for index in range(len(self.cluster.brokers)):
+        for index in self.there:
             if index not in spared:
                 self.pulse("back", index)
         self.events.append((begin, time.monotonic(), ", ".join(names)))
@@ -197,68 +230,175 @@ class Conductor:
                 used[broker.process.pid] = times.user + times.system
         return used
 
+    def wipeable(self, spared: list[int]) -> list[int]:
+        """Brokers that may lose their data."""
+        return [index for index in spared if index not in self.plan.homes]
+
     def fault(self, kind: str, spared: list[int]) -> tuple[str, Callable[[], None], Callable[[], None]]:
         """What it is called, and how it begins and ends; who suffers is no longer spared."""
         brokers = self.cluster.brokers
-        if kind.startswith(("kill", "stop")):
-            index = self.rng.choice(spared)
+        if kind == "join":
+            index = self.later.pop(0)
+            return f"b{index} joins", lambda: self.join(index), lambda: None
+        if kind.startswith(("kill", "stop", "drain", "wipe")):
+            index = self.rng.choice(self.wipeable(spared) if kind == "wipe" else spared)
             root = next(i for i, b in enumerate(brokers) if b.name == self.names[self.views[0]["root"]])
             if kind == "kill root" and root in spared:
                 index = root
             spared.remove(index)
             if kind == "stop":
-                return f"{brokers[index].name} stopped", lambda: self.stop(index), brokers[index].resume
-            what = f"{brokers[index].name} killed{' (root)' * (index == root)}"
+                return f"b{index} stopped", lambda: self.stop(index), lambda: self.resume(index)
+            if kind == "drain":
+                return f"b{index} drained", lambda: self.drain(index), lambda: self.drained(index)
+            if kind == "wipe":
+                return f"b{index} killed, its data deleted", lambda: self.kill(index, wipe=True), lambda: self.restart(index)
+            what = f"b{index} killed{' (root)' * (index == root)}"
             return what, lambda: self.kill(index), lambda: self.restart(index)
         if kind == "split":
-            some = {broker.name for broker in self.rng.sample(brokers, self.rng.randint(1, len(brokers) - 1))}
-            pairs = [(a.name, b.name) for a in brokers for b in brokers if a.name in some and b.name not in some]
+            some = set(self.rng.sample(self.there, self.rng.randint(1, len(self.there) - 1)))
+            pairs = [pair for pair in self.world.shape if len(pair & some) == 1]
             how = self.rng.choice(("cut", "stall"))
-            what = f"{'+'.join(sorted(some))} split off ({how})"
-            return what, lambda: self.cable(pairs, how), lambda: self.cable(pairs, "heal")
+            names = "+".join(f"b{index}" for index in sorted(some))
+            return f"{names} split off ({how})", lambda: self.cable(pairs, how, 1), lambda: self.cable(pairs, how, -1)
+        if kind == "slow":
+            every = list(self.world.shape)
+            return "all links slow", lambda: self.cable(every, kind, 1), lambda: self.cable(every, kind, -1)
         tree = [(self.names[v["id"]], self.names[v["parent"]]) for v in self.views if v["parent"] is not None]
-        pair = self.rng.choice(tree)
-        if self.rng.random() < 0.5:
-            pair = pair[1], pair[0]
-        return f"{pair[0]}-{pair[1]} {kind}", lambda: self.cable([pair], kind), lambda: self.cable([pair], "heal")
+        one, other = (int(name[1:]) for name in self.rng.choice(tree))
+        pair, deaf = frozenset((one, other)), self.rng.choice((one, other))
+        name = f"b{min(pair)}-b{max(pair)} {kind}"
+        return name, lambda: self.cable([pair], kind, 1, deaf), lambda: self.cable([pair], kind, -1, deaf)
 
-    def cable(self, pairs: list[tuple[str, str]], what: str) -> None:
-        for one, other in pairs:
-            self.relay(one, other, what)
+    def cable(self, pairs: Iterable[Pair], what: str, by: int, deaf: int = -1) -> None:
+        """Do something to cables, or end it: what has begun last is done to each."""
+        for pair in pairs:
+            wrongs = self.wrongs.setdefault(pair, [])
+            if by > 0:
+                wrongs.append(what)
+            else:
+                wrongs.remove(what)
+            one, other = sorted(pair, key=lambda index: index == deaf)
+            now = wrongs[-1] if wrongs and what != "reset" else what if by > 0 else "heal"
+            self.relay(f"b{one}", f"b{other}", now)
+        if what not in ("slow", "reset"):
+            self.world.set(time.monotonic(), cut=pairs, by=by)
 
     def stop(self, index: int) -> None:
         self.pulse("away", index)
+        self.world.set(time.monotonic(), down=[index], by=1)
         self.cluster.brokers[index].stop()
 
-    def kill(self, index: int) -> None:
+    def resume(self, index: int) -> None:
+        self.cluster.brokers[index].resume()
+        self.world.set(time.monotonic(), down=[index], by=-1)
+
+    def kill(self, index: int, *, wipe: bool = False) -> None:
         self.pulse("down", index)
-        self.crowd("down", index)
-        self.cluster.brokers[index].kill()
+        self.tell_crowds("down", index)
+        broker = self.cluster.brokers[index]
+        broker.kill()
+        self.world.set(time.monotonic(), down=[index], by=1)
+        if wipe:
+            self.tell_crowds("wiped", index)
+            shutil.rmtree(broker.data_dir)
+
+    def drain(self, index: int) -> None:
+        """Send its clients elsewhere, and let it end."""
+        self.pulse("down", index)
+        self.tell_crowds("down", index)
+        connection = HTTPConnection("127.0.0.1", self.cluster.brokers[index].admin, timeout=5)
+        connection.request("POST", "/api/drain?within=4", headers={"Connection": "close"})
+        connection.getresponse().read()
+        connection.close()
+
+    def drained(self, index: int) -> None:
+        process = self.cluster.brokers[index].process
+        assert process is not None
+        if process.wait(ENDING):
+            self.wrong(f"b{index} was drained and ended with exit code {process.returncode}")
+        self.world.set(time.monotonic(), down=[index], by=1)
+        self.restart(index)
 
     def restart(self, index: int) -> None:
         """Start it again; its clients come back when all faults of the moment have ended."""
         self.cluster.brokers[index].start()
         self.back.append(index)
 
+    def join(self, index: int) -> None:
+        """A broker that has not been there yet."""
+        self.there = sorted([*self.there, index])
+        self.restart(index)
+
     def return_clients(self) -> None:
         """Of brokers that were killed: as soon as these answer."""
         for index in self.back:
             broker = self.cluster.brokers[index].up()
             assert broker.process is not None
-            self.crowd("up", index)
+            self.world.set(time.monotonic(), down=[index], by=-1)
+            self.tell_crowds("up", index)
             self.pulse("up", index, broker.process.pid)
         self.back.clear()
 
     def check(self, when: str) -> None:
         """Everything is where it has to be."""
-        result = self.crowd("check")
-        self.counts = Counter(result["counts"])
-        self.waited.append(result["took"])
-        for text in result["broken"]:
+        begin = time.monotonic()
+        marks: dict[int, int] = {}
+        voids: dict[int, list[tuple[int, int]]] = {}
+        doubts: dict[int, tuple[int, int]] = {}
+        for found in self.tell_crowds("mark"):
+            marks |= found["marks"]
+            voids |= found["voids"]
+            doubts |= found["doubts"]
+        late, excused = self.compare(marks, voids, doubts)
+        now = time.monotonic()
+        counts: Counter[str] = Counter()
+        broken: list[str] = []
+        disorder: list[Disorder] = []
+        for result in self.tell_crowds("tell", marks, excused):
+            broken += result["broken"]
+            disorder += result["disorder"]
+            late_by = max(counts[crowd.LATE], result["counts"].pop(crowd.LATE, 0))
+            counts.update(result["counts"])
+            counts[crowd.LATE] = late_by
+        self.counts = counts
+        for each in disorder:
+            apart = self.world.apart(each.origin, each.broker, now)
+            text = f"out of order: {each.what}; {each.times} times, brokers apart for {apart:.1f} s at most"
+            if apart >= LONG:
+                self.done["out of order after a long split (excused)"] += each.times
+                self.say(f"  excused: {text}")
+            else:
+                broken.append(text)
+        self.world.forget()
+        for text in broken + late[:20]:
             self.wrong(f"after {when}: {text}")
+        self.waited.append(now - begin)
         healing = f"one again after {self.healing[-1]:.1f} s, brokers at {self.load:.1f} of a processor, " if self.healing else ""
         delivered = self.counts["delivered"]
-        self.say(f"  {healing}all compared after {result['took']:.1f} s; {delivered:,} delivered, {len(self.broken)} broken")
+        self.say(f"  {healing}all compared after {now - begin:.1f} s; {delivered:,} delivered, {len(self.broken)} broken")
+
+    def compare(
+        self, marks: dict[int, int], voids: dict[int, list[tuple[int, int]]], doubts: dict[int, tuple[int, int]]
+    ) -> tuple[list[str], dict[int, list[tuple[int, int]]]]:
+        """Wait until everything has come; returns what has not, and what nobody is owed."""
+        end = time.monotonic() + crowd.PATIENCE
+        where = {number: (self.plan.speakers[number].broker, before) for number, (_, before) in doubts.items()}
+        while True:
+            excused = {number: list(ranges) for number, ranges in voids.items()}
+            alone = 0
+            reached = self.tell_crowds("reach", where) if doubts else []
+            for number, (first, behind) in doubts.items():
+                begin = max(first, *(each[number] for each in reached))
+                if begin < behind:
+                    excused.setdefault(number, []).append((begin, behind))
+                    alone += behind - begin
+            late = [line for lines in self.tell_crowds("lacks", marks, excused) for line in lines]
+            if not late or time.monotonic() > end:
+                if alone:
+                    self.done["messages lost with all data of the broker that alone had them (excused)"] += alone
+                    self.say(f"  excused: {alone} messages that a broker alone had whose data was deleted")
+                return late, excused
+            time.sleep(0.2)
 
     def table(self) -> None:
         """The figures."""
@@ -272,7 +412,7 @@ class Conductor:
             ("all that was acknowledged is compared, s: median, most", spread(self.waited)),
         ]
         keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2",
-                "out of order", "late, from before its broker's death", "connections lost")  # fmt: skip
+                "out of order", "connections lost", "sessions roamed", "sessions begun anew", crowd.LATE)  # fmt: skip
         rows += [(key, f"{counts[key]:,}") for key in keys]
         rows += [
             ("local traffic, ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),
@@ -336,15 +476,30 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
-    parser.add_argument("--kinds", nargs="+", choices=sorted(set(KINDS)), default=KINDS, help="of faults; default: all")
-    parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="topic")
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS, *MORE}), default=KINDS, help="of faults; default: all")
+    parser.add_argument("--routing", choices=ROUTINGS, default="topic")
+    parser.add_argument("--shape", choices=SHAPES, default="mesh", help="who is next to whom")
+    parser.add_argument("--rate", type=float, default=0.0, help="messages a second in all; default: 10 for each publisher")
+    parser.add_argument("--large", action="store_true", help="now and then a message of up to 50 MB")
+    parser.add_argument("--roam", action="store_true", help="clients whose sessions roam")
+    parser.add_argument("--shared", action="store_true", help="a shared subscription, with a quarter of the rate")
+    parser.add_argument("--late", type=int, default=0, metavar="N", help="so many of the brokers join during the run")
+    parser.add_argument("--wipe", action="store_true", help="brokers that are restarted without their data")
+    parser.add_argument("--slow", action="store_true", help="links of 20 Mbit/s now and then")
+    parser.add_argument("--draw", action="store_true", help="brokers, shape, routing and all of these from the seed")
     arguments = parser.parse_args(argv)
-    if arguments.brokers < 2 or arguments.clients < 2 * arguments.brokers + 3 or arguments.faults < 1 or arguments.minutes <= 0:
-        parser.error("needs two brokers, two clients for each and three more, a fault, and some time")
     seed = arguments.seed if arguments.seed is not None else int(time.time())
+    if arguments.draw:
+        like = draw(random.Random(seed), arguments.clients, arguments.rate)
+    else:
+        names = ("brokers", "clients", "rate", "shape", "routing", "large", "roam", "shared", "late", "wipe", "slow")
+        like = Draw(**{name: getattr(arguments, name) for name in names})
+    like.rate = like.rate or RATE * max(2, (like.clients - 2 * like.brokers) // 4)
+    if like.brokers - like.late < 2 or like.clients < 2 * like.brokers + 3 or arguments.faults < 1 or arguments.minutes <= 0:
+        parser.error("needs two brokers, two clients for each and three more, a fault, and some time")
     folder = Path(tempfile.mkdtemp(prefix="mqttree-chaos-"))
-    print(f"seed {seed}, {arguments.routing}, logs in {folder}", flush=True)
-    conductor = Conductor(arguments, folder, seed)
+    print(f"seed {seed}: {like}; logs in {folder}", flush=True)
+    conductor = Conductor(arguments, like, folder, seed)
     try:
         conductor.start()
         try:

@@ -1,13 +1,24 @@
-"""What was sent and what came, compared: loss, order and duplicates (design section 4, promises 1 to 4). No clock, no sockets.
+"""What was sent and what came, compared: loss, order and duplicates. No clock, no sockets.
 
-A publisher numbers its messages through all of its connections; `life` counts those. A subscriber's connection has one `Receipt`
-for each publisher that it hears.
+A publisher numbers its messages through all of its connections. What it sent is in one process, what came of it in any, so books
+are compared by the numbers up to which everything was acknowledged (`Sent.mark`). What came is a byte for each number: very many
+messages a second cost little, and a gap is found by one call.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+HEAD = struct.Struct(">HHII")
+"""What a payload begins with: publisher, life, number of the message, bytes of the payload."""
+FLYING, TAKEN, VOID = 0, 1, 2
+Range = tuple[int, int]
+"""First number, and the one behind the last."""
+Lack = tuple[int, int, int]
+"""How many are missing, the first and the last of them."""
 
 
 @dataclass(slots=True)
@@ -17,155 +28,225 @@ class Sent:
     number: int
     broker: int
     qos: int
-    life: int = 0
+    lives: list[int] = field(default_factory=lambda: [0])
+    """The first message of each: a life ends with the broker, whether the session goes on or not."""
     next: int = 0
-    begin: int = 0
-    """The first message of this life."""
-    taken: set[int] = field(default_factory=set)
-    """Acknowledged, and no comparison has begun for it."""
-    due: set[int] = field(default_factory=set)
-    """Acknowledged, and being compared."""
-    total: int = 0
-    """Acknowledged, ever."""
+    state: bytearray = field(default_factory=bytearray)
+    """Of each message: FLYING, TAKEN (acknowledged), VOID (nobody owes it: its session was lost before it was acknowledged)."""
+    upto: int = 0
+    """Nothing before this number is FLYING."""
+    voids: list[Range] = field(default_factory=list)
+    doubts: list[Range] = field(default_factory=list)
+    """Of lives that ended with all data of their broker: it alone may have had these."""
 
-    def sends(self) -> bytes:
-        """The payload of the next message."""
-        index = self.next
-        self.next += 1
-        return b"%d %d %d" % (self.number, self.life, index)
+    def sends(self, count: int) -> int:
+        """Begin so many messages; returns the number of the first."""
+        first = self.next
+        self.next += count
+        self.state.extend(bytes(count))
+        return first
 
-    def acknowledged(self, index: int) -> None:
+    def head(self, number: int, size: int) -> bytes:
+        """The head of a payload; a repeated message has that of its first time."""
+        life = len(self.lives) - 1
+        while self.lives[life] > number:
+            life -= 1
+        return HEAD.pack(self.number, life, number, size)
+
+    def acknowledged(self, number: int) -> None:
         """Its broker took it over."""
-        self.taken.add(index)
-        self.total += 1
+        self.state[number] = TAKEN
 
-    def reborn(self) -> None:
-        """Its broker died, and it has come back to it."""
-        self.life += 1
-        self.begin = self.next
+    def reborn(self, lost: bool, wiped: bool) -> None:
+        """Its broker died, and it has come back to it. `lost`: without its session; `wiped`: without what its broker had."""
+        if lost:
+            at = self.state.find(FLYING, self.upto)
+            while at >= 0:
+                end = at
+                while end < self.next and self.state[end] == FLYING:
+                    end += 1
+                self.state[at:end] = bytes((VOID,)) * (end - at)
+                self.voids.append((at, end))
+                at = self.state.find(FLYING, end)
+        if wiped:
+            self.doubts.append((self.lives[-1], self.next))
+        self.lives.append(self.next)
+
+    def mark(self) -> int:
+        """Return the number up to which everything is acknowledged, or void."""
+        at = self.state.find(FLYING, self.upto)
+        self.upto = self.next if at < 0 else at
+        return self.upto
 
 
 @dataclass(slots=True)
 class Receipt:
-    """What one connection of a subscriber got of one publisher."""
+    """What came of one publisher: for one connection, for a session, or for a group."""
 
-    first: int = -1
-    last: int = -1
-    life: int = 0
-    missing: set[int] = field(default_factory=set)
     since: int = -1
-    """From this message on everything has to come: the way was open before it was sent. -1: not open yet."""
+    """From this message on everything has to come: it was sent after SUBACK. -1: not subscribed yet."""
+    base: int = 0
+    """The first that came."""
+    next: int = -1
+    """One behind the last that came; -1: nothing did."""
+    here: bytearray = field(default_factory=bytearray)
+    """From `base` on, what is here."""
+    early: set[int] = field(default_factory=set)
+    """What came of what is before `base`."""
+    settled: int = 0
+    """Everything before this number was compared."""
 
-    def came(self, life: int, index: int) -> str:
-        """One more message: `new`, `again`, `late` (behind one that was sent after it), `older` (so, but of a life before)."""
-        if self.first < 0:
-            self.first = self.last = index
-            self.life = life
-            return "new"
-        if index > self.last:
-            if index > self.last + 1:
-                self.missing.update(range(self.last + 1, index))
-            self.last, self.life = index, life
-            return "new"
-        if index >= self.first and index not in self.missing:
+    def came(self, number: int) -> str:
+        """One more message: `` (nothing special), `again`, `late` (behind one that was sent after it)."""
+        if number == self.next:
+            self.here.append(1)
+            self.next = number + 1
+            return ""
+        if self.next < 0:
+            self.base, self.next = number, number + 1
+            self.here.append(1)
+            return ""
+        if number > self.next:
+            self.here.extend(bytes(number - self.next))
+            self.here.append(1)
+            self.next = number + 1
+            return ""
+        if number < self.base:
+            if number in self.early:
+                return "again"
+            self.early.add(number)
+            return "late"
+        if self.here[number - self.base]:
             return "again"
-        self.missing.discard(index)
-        return "older" if life < self.life else "late"
+        self.here[number - self.base] = 1
+        return "late"
+
+    def lacks(self, upto: int, excused: Iterable[Range]) -> Lack | None:
+        """Return what of the numbers before `upto` has to be here and is not. It costs little, however much that is: a subscriber
+        that stands still for half a second is one that nobody waits for."""
+        if self.since < 0:
+            return None
+        found: Lack | None = None
+        begin = max(self.since, self.settled)
+        for first, end in (*sorted(excused), (upto, upto)):
+            for lack in self._holes(begin, min(first, upto)):
+                found = lack if found is None else (found[0] + lack[0], found[1], lack[2])
+            begin = max(begin, end)
+        return found
+
+    def _holes(self, begin: int, end: int) -> Iterator[Lack]:
+        base, next = (self.base, self.next) if self.next >= 0 else (end, end)
+        below = min(base, end)
+        if begin < below and (count := below - begin - sum(begin <= n < below for n in self.early)):
+            yield count, begin, below - 1
+        first, behind = max(begin, base) - base, min(end, next) - base
+        if first < behind and (count := self.here.count(0, first, behind)):
+            yield count, self.here.find(0, first, behind) + base, self.here.rfind(0, first, behind) + base
+        if max(begin, next) < end:
+            yield end - max(begin, next), max(begin, next), end - 1
+
+    def most(self, before: int) -> int:
+        """Return one behind the last number before this one that is here; 0: none is."""
+        if self.next < 0 or self.base >= before:
+            return max((n + 1 for n in self.early if n < before), default=0)
+        return self.here.rfind(1, 0, before - self.base) + 1 + self.base
 
 
 @dataclass(slots=True)
 class Ear:
-    """One connection of a subscriber, and what it has of each publisher that it subscribed to."""
+    """Who hears: one connection, a session that roams, or the members of a group; what it has of each publisher."""
 
     name: str
     broker: int
     receipts: dict[int, Receipt]
+    ordered: bool = True
 
-    def open(self) -> bool:
-        """Whether something of each publisher has come."""
-        return all(receipt.first >= 0 for receipt in self.receipts.values())
+
+@dataclass(slots=True)
+class Disorder:
+    """Messages of one broker's publisher that came behind newer ones at another broker."""
+
+    origin: int
+    broker: int
+    what: str
+    times: int = 1
 
 
 class Judge:
     """Keeps what was broken, as text; `counts` are for the table."""
 
-    def __init__(self) -> None:
-        self.sent: dict[int, Sent] = {}
+    def __init__(self, qos: dict[int, tuple[int, int]]) -> None:
+        """`qos`: broker and QoS of each publisher."""
+        self.publishers = qos
         self.broken: list[str] = []
+        self.disorder: dict[tuple[int, int], Disorder] = {}
         self.counts: Counter[str] = Counter()
         self._told: set[tuple[str, int, int]] = set()  # one line for the same from one to another broker
 
     def came(self, ear: Ear, payload: bytes, qos: int) -> None:
         """A message; its order, and whether it is the first of its kind, are looked at right now."""
-        number, life, index = map(int, payload.split())
-        sent = self.sent[number]
-        verdict = ear.receipts[number].came(life, index)
+        number, life, index, size = HEAD.unpack_from(payload)
         self.counts["delivered"] += 1
-        if qos != sent.qos:
-            self._break("another QoS", ear, sent, f"{qos} instead of {sent.qos}")
-        if verdict == "new":
+        receipt = ear.receipts[number]
+        last = receipt.next - 1
+        verdict = receipt.came(index)
+        broker, wanted = self.publishers[number]
+        if qos != wanted:
+            self._break("another QoS", ear, number, f"{qos} instead of {wanted}")
+        if size != len(payload):
+            self._break("cut off", ear, number, f"{len(payload)} bytes instead of {size}")
+        if not verdict:
             return
         if verdict == "again":
             self.counts[f"again at QoS {qos}"] += 1
             if qos == 2:
-                self._break("twice at QoS 2", ear, sent, f"number {index}, after {ear.receipts[number].last}")
-        elif verdict == "older":
-            self.counts["late, from before its broker's death"] += 1
-        else:
+                self._break("twice at QoS 2", ear, number, f"number {index} of life {life}, after {last}")
+        elif ear.ordered:
             self.counts["out of order"] += 1
-            self._break("out of order", ear, sent, f"number {index} after {ear.receipts[number].last}")
+            found = self.disorder.get((number, ear.broker))
+            if found is not None:
+                found.times += 1
+            else:
+                what = f"{self._who(ear, number)}: number {index} of life {life} after {last}"
+                self.disorder[number, ear.broker] = Disorder(broker, ear.broker, what)
 
-    def _break(self, what: str, ear: Ear, sent: Sent, details: str) -> None:
+    def _who(self, ear: Ear, number: int) -> str:
+        broker, qos = self.publishers[number]
+        return f"publisher {number} (b{broker}, QoS {qos}) to {ear.name} (b{ear.broker})"
+
+    def _break(self, what: str, ear: Ear, number: int, details: str) -> None:
         self.counts["broken"] += 1
-        if (kind := (what, sent.number, ear.broker)) not in self._told:
+        if (kind := (what, number, ear.broker)) not in self._told:
             self._told.add(kind)
-            who = f"publisher {sent.number} (b{sent.broker}, QoS {sent.qos}) to {ear.name} (b{ear.broker})"
-            self.broken.append(f"{what}: {who}: {details}")
+            self.broken.append(f"{what}: {self._who(ear, number)}: {details}")
 
-    def begin(self) -> bool:
-        """Compare what has been acknowledged by now; what is broken from here on is told again.
-
-        False: some publisher has yet to see one acknowledged in its life.
-        """
-        if any(not any(index >= sent.begin for index in sent.taken) for sent in self.sent.values()):
-            return False
-        for sent in self.sent.values():
-            sent.due, sent.taken = sent.due | sent.taken, set()
-        self._told.clear()
-        return True
-
-    def compare(self, ears: list[Ear]) -> list[str]:
-        """What is not at these of what `begin` took: empty when all of it has come. Every broker has a journal and is started
+    def lacks(self, ears: list[Ear], marks: dict[int, int], excused: dict[int, list[Range]]) -> list[str]:
+        """What these lack of what was acknowledged: empty when all of it has come. Every broker has a journal and is started
         again, so that what it alone had when it was killed comes too."""
         late = []
-        for sent in self.sent.values():
-            for ear in ears:
-                receipt = ear.receipts.get(sent.number)
-                if receipt is None or receipt.since < 0:
-                    continue
-                owed = (index for index in sent.due if index >= receipt.since)
-                lacks = {index for index in owed if index in receipt.missing or not receipt.first <= index <= receipt.last}
-                if lacks:
-                    late.append(self._lack("acknowledged and missing", ear, sent, lacks, receipt))
+        for ear in ears:
+            for number, receipt in ear.receipts.items():
+                if missing := receipt.lacks(marks[number], excused.get(number, ())):
+                    some = f"{missing[0]}, {missing[1]} to {missing[2]}, of {marks[number]}; last {receipt.next - 1}"
+                    late.append(f"acknowledged and missing: {self._who(ear, number)}: {some}")
         return late
 
     @staticmethod
-    def _lack(what: str, ear: Ear, sent: Sent, lacks: set[int], receipt: Receipt) -> str:
-        some = sorted(lacks)
-        return (
-            f"{what}: publisher {sent.number} (b{sent.broker}, QoS {sent.qos}, life {sent.life} from {sent.begin}) to {ear.name} "
-            f"(b{ear.broker}, last {receipt.last}): {len(some)}, {some[0]} to {some[-1]}"
-        )
+    def reach(ears: list[Ear], doubts: dict[int, tuple[int, int]]) -> dict[int, int]:
+        """Return one behind the last number that is here of what a broker may have had alone (publisher: its broker, number that
+        is behind all of it)."""
+        return {
+            number: max((e.receipts[number].most(before) for e in ears if e.broker != broker and number in e.receipts), default=0)
+            for number, (broker, before) in doubts.items()
+        }
 
-    def settle(self, ears: list[Ear]) -> None:
-        """Close the books on what was compared."""
-        for sent in self.sent.values():
-            hears = [ear.receipts[sent.number] for ear in ears if sent.number in ear.receipts]
-            self.counts["compared"] += sum(0 <= receipt.since <= index for index in sent.due for receipt in hears)
-            sent.due.clear()
-
-    def ready(self, ear: Ear) -> None:
-        """From now on everything has to come."""
-        for number, receipt in ear.receipts.items():
-            if receipt.since < 0:
-                receipt.since = self.sent[number].next
+    def settle(self, ears: list[Ear], marks: dict[int, int]) -> None:
+        """Close the books on what was compared; what is broken from here on is told again."""
+        self._told.clear()
+        self.disorder.clear()
+        self.broken.clear()
+        for ear in ears:
+            for number, receipt in ear.receipts.items():
+                if receipt.since >= 0:
+                    self.counts["compared"] += max(0, marks[number] - max(receipt.since, receipt.settled))
+                    receipt.settled = max(receipt.settled, marks[number])

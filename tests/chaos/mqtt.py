@@ -1,4 +1,7 @@
-"""A client that costs little: MQTT 3.1.1 or 5 over a socket, as an asyncio protocol. It answers everything and forgets it."""
+"""A client that costs little: MQTT 3.1.1 or 5 over a socket, as an asyncio protocol.
+
+It answers everything and forgets it, but for what a session needs: the identifiers of QoS 2 messages that it has had.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ from collections.abc import Callable
 from typing import cast
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9
+KEPT = b"\x05\x11\xff\xff\xff\xff"
+"""Properties of CONNECT: the session does not expire."""
 
 
-def _text(data: bytes) -> bytes:
+def text(data: bytes) -> bytes:
+    """A string or binary data with its length."""
     return len(data).to_bytes(2, "big") + data
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def packet(first: int, body: bytes) -> bytes:
+    """A packet."""
     size, length = b"", len(body)
     while True:
         length, low = length >> 7, length & 127
@@ -23,102 +30,163 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 class Wire(asyncio.Protocol):
-    """One connection. `lost` is called when it ends, whoever ends it; `came(payload, qos)` for each message."""
+    """One connection. `lost` is called when it ends, whoever ends it; `came(payload, qos)` for each message.
 
-    def __init__(self, client_id: str, version: int, came: Callable[[bytes, int], None], lost: Callable[[], None]) -> None:
+    `incoming`: a kept session's identifiers of QoS 2 messages that are not complete; None: the session ends with the connection.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        version: int,
+        came: Callable[[bytes, int], None],
+        lost: Callable[[], None],
+        incoming: set[bytes] | None = None,
+    ) -> None:
         self.client_id = client_id
         self.version = version
         self.came = came
         self.lost = lost
+        self.clean = incoming is None
         self.accepted: Callable[[int], None] = lambda _mid: None
         """Called with the packet identifier of what the broker took: PUBACK, PUBREC."""
+        self.completed: Callable[[int], None] = lambda _mid: None
+        """Called with the packet identifier of PUBCOMP."""
         self.transport: asyncio.Transport | None = None
+        self.full = False  # the socket takes no more
+        self.present = False  # the broker had the session
         self.connected = asyncio.get_running_loop().create_future()
         self.subscribed = asyncio.get_running_loop().create_future()
-        self._rest = b""
+        self._incoming: set[bytes] = set() if incoming is None else incoming
+        self._parts: list[bytes] = []  # the beginning of a packet
+        self._have = 0
+        self._need = 0
         self._answers: list[bytes] = []
         self._mid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
-        more = b"\0" if self.version == 5 else b""
-        body = _text(b"MQTT") + bytes((self.version, 2, 0, 0)) + more + _text(self.client_id.encode())
-        self.transport.write(_packet(0x10, body))
+        more = b"" if self.version == 4 else b"\0" if self.clean else KEPT
+        body = text(b"MQTT") + bytes((self.version, 2 if self.clean else 0, 0, 0)) + more + text(self.client_id.encode())
+        self.transport.write(packet(0x10, body))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.transport = None
         for future in (self.connected, self.subscribed):
             if not future.done():
-                future.cancel()
+                future.set_exception(ConnectionError(f"{self.client_id}: the connection ended"))
+                future.exception()  # nobody may be waiting for it
         self.lost()
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         """Ask; `subscribed` says what was granted."""
         assert self.transport is not None
         more = b"\0" if self.version == 5 else b""
-        self.transport.write(_packet(0x82, b"\x00\x01" + more + _text(topic_filter.encode()) + bytes((qos,))))
+        self.transport.write(packet(0x82, b"\x00\x01" + more + text(topic_filter.encode()) + bytes((qos,))))
 
     def publish(self, topic: bytes, payload: bytes, qos: int) -> int:
         """Send; returns the packet identifier (1 to 60,000, in turn: there are never so many in flight)."""
         assert self.transport is not None
         self._mid = mid = self._mid % 60_000 + 1
         more = b"\0" if self.version == 5 else b""
-        self.transport.write(_packet(0x30 | qos << 1, _text(topic) + mid.to_bytes(2, "big") + more + payload))
+        self.transport.write(packet(0x30 | qos << 1, text(topic) + mid.to_bytes(2, "big") + more + payload))
         return mid
 
     def data_received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        at, size = 0, len(data)
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        at, size, need = 0, len(data), 0
         while size - at >= 2:
-            length, shift, body = 0, 0, at + 1
-            while body < size:
-                byte = data[body]
-                length |= (byte & 127) << shift
-                shift += 7
-                body += 1
-                if byte < 128:
+            first, length, body = data[at], data[at + 1], at + 2
+            if length > 127:
+                length &= 127
+                shift = 7
+                while body < size:
+                    byte = data[body]
+                    length |= (byte & 127) << shift
+                    shift += 7
+                    body += 1
+                    if byte < 128:
+                        break
+                else:
                     break
+            end = body + length
+            if end > size:
+                need = end - at
+                break
+            if first >> 4 == PUBLISH:
+                self._publish(first >> 1 & 3, data, body, end)
             else:
-                break
-            if size - body < length:
-                break
-            self._packet(data[at], data, body, body + length)
-            at = body + length
-        self._rest = data[at:]
+                self._packet(first >> 4, data, body, end)
+            at = end
+        if at < size:
+            self._parts.append(data[at:] if at else data)
+            self._have, self._need = size - at, need
         if self._answers:
             if self.transport is not None:
                 self.transport.write(b"".join(self._answers))
             self._answers.clear()
 
-    def _packet(self, first: int, data: bytes, at: int, end: int) -> None:
-        kind = first >> 4
-        if kind == PUBLISH:
-            qos = first >> 1 & 3
-            at += 2 + (data[at] << 8 | data[at + 1])
-            if qos:
-                mid = data[at : at + 2]
-                at += 2
-                self._answers.append((b"\x40\x02" if qos == 1 else b"\x50\x02") + mid)
-            if self.version == 5:
-                assert data[at] < 128, "long properties that nobody sent"
-                at += 1 + data[at]
+    def _publish(self, qos: int, data: bytes, at: int, end: int) -> None:
+        at += 2 + (data[at] << 8 | data[at + 1])
+        again = False
+        if qos:
+            mid = data[at : at + 2]
+            at += 2
+            if qos == 1:
+                self._answers.append(b"\x40\x02" + mid)
+            else:
+                self._answers.append(b"\x50\x02" + mid)
+                again = mid in self._incoming
+                self._incoming.add(mid)
+        if self.version == 5:
+            assert data[at] < 128, "long properties that nobody sent"
+            at += 1 + data[at]
+        if not again:
             self.came(data[at:end], qos)
-        elif kind in (PUBACK, PUBREC):
+
+    def _packet(self, kind: int, data: bytes, at: int, end: int) -> None:
+        if kind in (PUBACK, PUBREC):
             if kind == PUBREC:
                 self._answers.append(b"\x62\x02" + data[at : at + 2])
             assert end - at < 3 or data[at + 2] < 0x80, f"refused: {data[at + 2]:#x}"
             self.accepted(data[at] << 8 | data[at + 1])
+        elif kind == PUBCOMP:
+            self.completed(data[at] << 8 | data[at + 1])
         elif kind == PUBREL:
+            self._incoming.discard(data[at : at + 2])
             self._answers.append(b"\x70\x02" + data[at : at + 2])
         elif kind == CONNACK:
-            assert data[at + 1] == 0, f"CONNACK {data[at + 1]:#x}"
-            self.connected.set_result(None)
-        elif kind == SUBACK:
+            self.present = data[at] == 1
+            if not self.present:
+                self._incoming.clear()
+            if data[at + 1]:
+                assert self.transport is not None
+                self.transport.abort()
+            elif not self.connected.done():
+                self.connected.set_result(None)
+        elif kind == SUBACK and not self.subscribed.done():
             self.subscribed.set_result(data[end - 1])
 
 
 async def connect(wire: Wire, port: int) -> Wire:
-    """Return when the broker has accepted. Raises OSError, asyncio.CancelledError."""
+    """Return when the broker has accepted. Raises OSError."""
     await asyncio.get_running_loop().create_connection(lambda: wire, "127.0.0.1", port)
-    await wire.connected
+    try:
+        await wire.connected
+    except BaseException:
+        if wire.transport is not None:
+            wire.transport.abort()
+        raise
     return wire

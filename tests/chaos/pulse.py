@@ -173,11 +173,13 @@ class Pulse:
         """What the conductor wants."""
         match what:
             case "away" | "down":
-                self.away(self.hearts[arguments[0]])
+                if arguments[0] in self.hearts:
+                    self.away(self.hearts[arguments[0]])
             case "back":
                 self.hearts[arguments[0]].away = False
             case "up":
-                self.hearts[arguments[0]].schedule.close()
+                if arguments[0] in self.hearts:
+                    self.hearts[arguments[0]].schedule.close()
                 await self.come(*arguments)
                 self.away(self.hearts[arguments[0]])  # no survivor until all are one again
             case "tell":

@@ -1,4 +1,4 @@
-"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled or made deaf on one side.
+"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled, slow, or deaf on one side.
 
 Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so that each pair of brokers is
 a cable of its own.
@@ -16,13 +16,22 @@ MOST = 8192
 """bytes of a connection without a name; it is let through as nobody's."""
 
 
+RATE = 2_500_000
+"""bytes a second of a slow cable, each way (20 Mbit/s)."""
+BURST = 256 << 10
+"""bytes that a slow cable takes at once."""
+
+
 class Cable:
-    """One pair of brokers. `deaf`: brokers from which nothing is read; `cut`: connections are reset as they come."""
+    """One pair of brokers. `deaf`: brokers from which nothing is read; `cut`: connections are reset as they come; `slow`: a token
+    bucket for each way; `never`: there is no such cable."""
 
-    __slots__ = ("cut", "deaf", "ends")
+    __slots__ = ("cut", "deaf", "ends", "never", "slow")
 
-    def __init__(self) -> None:
-        self.cut = False
+    def __init__(self, never: bool = False) -> None:
+        self.never = never
+        self.cut = never
+        self.slow = False
         self.deaf: frozenset[str] = frozenset()
         self.ends: set[End] = set()
 
@@ -38,6 +47,9 @@ class End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.full = False  # the other half does not take more
         self.early = bytearray()  # before the other half is there
+        self.tokens = float(BURST)
+        self.filled = 0.0  # when
+        self.thirsty = False  # its bucket is empty
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
@@ -50,10 +62,28 @@ class End(asyncio.Protocol):
         self.transport = None
 
     def data_received(self, data: bytes) -> None:
+        if self.cable is not None and self.cable.slow:
+            self.drain(len(data))
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
         else:
             self.early += data
+
+    def drain(self, size: int) -> None:
+        """Take so many bytes from the bucket, and read no more before it is filled again."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self.tokens = min(float(BURST), self.tokens + (now - self.filled) * RATE) - size
+        self.filled = now
+        if self.tokens < 0:
+            self.thirsty = True
+            self.obey()
+            loop.call_later(-self.tokens / RATE, self.wet)
+
+    def wet(self) -> None:
+        """There is something in the bucket."""
+        self.thirsty = False
+        self.obey()
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -69,7 +99,7 @@ class End(asyncio.Protocol):
         """Read on, or do not: as TCP does it, what is not read stays with the sender, also that it closes."""
         if self.transport is None or self.transport.is_closing():
             return
-        if self.full or (self.cable is not None and self.broker in self.cable.deaf):
+        if self.full or self.thirsty or (self.cable is not None and self.broker in self.cable.deaf):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -139,19 +169,24 @@ class Caller(End):
 class Network:
     """All cables."""
 
-    def __init__(self, targets: dict[str, int]) -> None:
-        """`targets`: where each broker listens."""
+    def __init__(self, targets: dict[str, int], never: set[frozenset[str]]) -> None:
+        """`targets`: where each broker listens; `never`: pairs without a cable."""
         self.targets = targets
+        self.never = never
         self.cables: dict[frozenset[str], Cable] = {}
 
     def cable(self, one: str, other: str) -> Cable:
         """The one between these."""
-        return self.cables.setdefault(frozenset((one, other)), Cable())
+        pair = frozenset((one, other))
+        if pair not in self.cables:
+            self.cables[pair] = Cable(pair in self.never)
+        return self.cables[pair]
 
     def set(self, one: str, other: str, what: str) -> None:
-        """`cut`, `stall` (nothing passes, nothing is lost), `half-open` (`other` is not heard any more), `heal`, `reset`."""
+        """`cut`, `stall` (nothing passes, nothing is lost), `half-open` (`other` is not heard), `slow`, `heal`, `reset`."""
         cable = self.cable(one, other)
-        cable.cut = what == "cut"
+        cable.cut = what == "cut" or cable.never
+        cable.slow = what == "slow"
         cable.deaf = frozenset({"stall": (one, other), "half-open": (other,)}.get(what, ()))
         for end in list(cable.ends):
             if what in ("cut", "reset"):
@@ -161,10 +196,10 @@ class Network:
                 end.obey()
 
 
-async def serve(targets: dict[str, int], ports: dict[str, int], orders: Connection) -> None:
+async def serve(targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection) -> None:
     """Listen and obey until there is nobody who gives orders."""
     loop = asyncio.get_running_loop()
-    network = Network(targets)
+    network = Network(targets, never)
     for name, port in ports.items():
         await loop.create_server(lambda name=name: Caller(network, name), "127.0.0.1", port)  # type: ignore[misc]
     end: asyncio.Future[None] = loop.create_future()
@@ -182,8 +217,8 @@ async def serve(targets: dict[str, int], ports: dict[str, int], orders: Connecti
     await end
 
 
-def run(targets: dict[str, int], ports: dict[str, int], orders: Connection) -> None:
+def run(targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection) -> None:
     """The process."""
     import uvloop
 
-    uvloop.run(serve(targets, ports, orders))
+    uvloop.run(serve(targets, ports, never, orders))

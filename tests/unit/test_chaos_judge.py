@@ -1,84 +1,152 @@
-"""The judge of tests.chaos sees what is lost, late and twice, and what may be missing."""
+"""The judge of tests.chaos sees what is lost, late and twice, and what may be missing; its world says who was apart."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.judge import Ear, Judge, Receipt, Sent
+from tests.chaos.judge import HEAD, Ear, Judge, Receipt, Sent
+from tests.chaos.plan import Draw, Plan, draw, plan
+from tests.chaos.world import World
 
 
 @pytest.fixture
 def judge() -> Judge:
-    """A publisher at QoS 2 that has sent ten messages, all of them acknowledged."""
-    judge = Judge()
-    judge.sent[0] = sent = Sent(0, 0, 2)
-    for index in range(10):
-        sent.sends()
-        sent.acknowledged(index)
-    return judge
+    """A publisher at QoS 2, and one at QoS 1."""
+    return Judge({0: (0, 2), 1: (0, 1)})
 
 
-def ear(judge: Judge, *indexes: int, life: int = 0) -> Ear:
+def ear(judge: Judge, *indexes: int, publisher: int = 0, life: int = 0, ordered: bool = True) -> Ear:
     """Somebody to whom these came, and to whom all had to come."""
-    ear = Ear("ear", 1, {0: Receipt(since=0)})
-    for index in indexes:
-        judge.came(ear, b"0 %d %d" % (life, index), 2)
+    ear = Ear("ear", 1, {publisher: Receipt(since=0)}, ordered)
+    come(judge, ear, *indexes, publisher=publisher, life=life)
     return ear
+
+
+def come(judge: Judge, ear: Ear, *indexes: int, publisher: int = 0, life: int = 0) -> None:
+    for index in indexes:
+        judge.came(ear, HEAD.pack(publisher, life, index, HEAD.size), 2 - publisher)
 
 
 def test_what_is_whole_is_whole(judge: Judge) -> None:
     ears = [ear(judge, *range(10))]
-    assert judge.begin()
-    assert judge.compare(ears) == judge.broken == []
-    judge.settle(ears)
+    assert judge.lacks(ears, {0: 10}, {}) == judge.broken == []
+    judge.settle(ears, {0: 10})
     assert judge.counts["compared"] == 10
 
 
-@pytest.mark.parametrize("came", [(0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 1, 2, 3, 5, 6, 7, 8, 9), ()])
-def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...]) -> None:
-    judge.begin()
-    assert "acknowledged and missing" in judge.compare([ear(judge, *came)])[0]
-
-
-def test_the_first_after_suback_is_owed(judge: Judge) -> None:
-    judge.begin()
-    assert "3, 0 to 2" in judge.compare([ear(judge, *range(3, 10))])[0]
+@pytest.mark.parametrize(
+    ("came", "what"),
+    [
+        ((0, 1, 2, 3, 4, 5, 6, 7, 8), "1, 9 to 9"),
+        ((0, 1, 2, 3, 5, 7, 8, 9), "2, 4 to 6"),
+        ((3, 4, 5, 6, 7, 8, 9), "3, 0 to 2"),
+        ((3, 4, 5, 6, 1, 7), "4, 0 to 9"),
+        ((12,), "10, 0 to 9"),
+        ((), "10, 0 to 9"),
+    ],
+)
+def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...], what: str) -> None:
+    lacks = judge.lacks([ear(judge, *came)], {0: 10}, {})
+    assert len(lacks) == 1
+    assert f"acknowledged and missing: publisher 0 (b0, QoS 2) to ear (b1): {what}, of 10" in lacks[0]
 
 
 def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
     new = Ear("new", 1, {0: Receipt()})
-    judge.ready(new)
-    judge.begin()
-    assert judge.compare([new]) == []
+    assert judge.lacks([new], {0: 10}, {}) == []
+    new.receipts[0].since = 8
+    come(judge, new, 9)
+    assert "1, 8 to 8" in judge.lacks([new], {0: 10}, {})[0]
+    assert judge.lacks([new], {0: 10}, {0: [(5, 9)]}) == []
+    judge.settle([new], {0: 10})
+    assert judge.lacks([new], {0: 10}, {}) == []
 
 
-@pytest.mark.parametrize(("came", "what"), [((0, 1, 1), "twice at QoS 2"), ((0, 2, 1), "out of order"), ((3, 2), "out of order")])
-def test_duplicates_and_order_are_seen_at_once(judge: Judge, came: tuple[int, ...], what: str) -> None:
+def test_excuses_are_for_what_they_say_alone(judge: Judge) -> None:
+    some = ear(judge, 0, 1, 5)
+    assert "2, 2 to 9" in judge.lacks([some], {0: 10}, {0: [(6, 9), (3, 5)]})[0]
+
+
+@pytest.mark.parametrize(("came", "what"), [((0, 1, 1), 1), ((0, 2, 1, 1), 1), ((3, 2, 2), 1), ((0, 1), 0)])
+def test_duplicates_are_seen_at_once(judge: Judge, came: tuple[int, ...], what: int) -> None:
     ear(judge, *came)
-    assert [line.startswith(what) for line in judge.broken] == [True]
+    assert [line.startswith("twice at QoS 2") for line in judge.broken] == [True] * what
+    ear(judge, *came, publisher=1)
+    assert len(judge.broken) == what
+    assert judge.counts["again at QoS 1"] == what
 
 
-def test_what_a_killed_broker_had_comes_too(judge: Judge) -> None:
-    """Its journal has all that it acknowledged, also what it alone had, and its last record."""
-    sent = judge.sent[0]
-    sent.reborn()
-    assert not judge.begin()  # nothing of the new life yet
-    sent.sends()
-    sent.acknowledged(10)
-    judge.begin()
-    whole, less = ear(judge, *range(9)), ear(judge, *range(8))
-    for each in (whole, less):
-        judge.came(each, b"0 1 10", 2)
-    late = judge.compare([whole, less])
-    assert [line.partition(": ")[2] for line in late] == [
-        "publisher 0 (b0, QoS 2, life 1 from 10) to ear (b1, last 10): 1, 9 to 9",
-        "publisher 0 (b0, QoS 2, life 1 from 10) to ear (b1, last 10): 2, 8 to 9",
-    ]
-    judge.came(less, b"0 0 8", 2)
-    for each in (whole, less):
-        judge.came(each, b"0 0 9", 2)
-    assert judge.compare([whole, less]) == []
-    judge.settle([whole, less])
-    assert judge.counts["compared"] == 22
-    assert judge.counts["late, from before its broker's death"] == 3
+@pytest.mark.parametrize("came", [(0, 2, 1), (3, 2), (0, 1, 9, 4)])
+@pytest.mark.parametrize("life", [0, 1])
+def test_order_is_looked_at_in_all_lives(judge: Judge, came: tuple[int, ...], life: int) -> None:
+    """What the broker of a publisher had before it died comes ahead of what is newer, too."""
+    some = ear(judge, *came[:-1], life=life)
+    assert not judge.disorder
+    come(judge, some, came[-1])
+    assert [(each.origin, each.broker, each.times) for each in judge.disorder.values()] == [(0, 1, 1)]
     assert not judge.broken
+
+
+def test_a_group_has_no_order_and_one_receiver(judge: Judge) -> None:
+    ear(judge, 2, 0, 1, ordered=False)
+    assert not judge.disorder
+    ear(judge, 2, 2, ordered=False)
+    assert len(judge.broken) == 1
+
+
+def test_another_qos_and_a_cut_payload_are_seen(judge: Judge) -> None:
+    some = ear(judge, 0)
+    judge.came(some, HEAD.pack(0, 0, 1, 100), 1)
+    assert [line.partition(":")[0] for line in judge.broken] == ["another QoS", "cut off"]
+
+
+def test_what_was_acknowledged_is_a_number() -> None:
+    sent = Sent(0, 0, 2)
+    assert sent.sends(5) == 0
+    for index in (0, 1, 3):
+        sent.acknowledged(index)
+    assert sent.mark() == 2
+    sent.reborn(lost=False, wiped=False)
+    sent.sends(1)
+    assert (sent.mark(), HEAD.unpack(sent.head(4, 9))[1], HEAD.unpack(sent.head(5, 9))[1]) == (2, 0, 1)
+    sent.reborn(lost=True, wiped=True)
+    assert (sent.mark(), sent.voids, sent.doubts) == (6, [(2, 3), (4, 6)], [(5, 6)])
+
+
+def test_how_far_others_are(judge: Judge) -> None:
+    """What has reached anybody elsewhere, a wiped broker did not have alone."""
+    here, there = ear(judge, *range(9)), ear(judge, 0, 1, 2, 7)
+    here.broker = 0
+    assert judge.reach([here, there], {0: (0, 9)}) == {0: 8}
+    assert judge.reach([here, there], {0: (0, 6)}) == {0: 3}
+    assert judge.reach([here], {0: (0, 9)}) == {0: 0}
+
+
+def test_a_line_and_a_ring_and_how_long_they_are_apart() -> None:
+    line, ring = World("line", 4), World("ring", 4)
+    for world in (line, ring):
+        world.set(10.0, down=[1], by=1)
+        world.set(14.0, down=[1], by=-1)
+        assert world.apart(0, 1, 20.0) == 4.0
+    assert (line.apart(0, 3, 20.0), ring.apart(0, 3, 20.0)) == (4.0, 0.0)
+    line.set(20.0, cut=[frozenset((2, 3))], by=1)
+    assert line.apart(1, 3, 26.0) == 6.0
+    line.set(26.5, cut=[frozenset((2, 3))], by=-1)
+    assert line.apart(1, 3, 100.0) == 6.5
+    line.forget()
+    assert line.apart(1, 3, 100.0) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_run_can_be_planned(seed: int) -> None:
+    """Members and sessions that roam stay where data stays, and a broker that may lose it has publishers."""
+    import random
+
+    like: Draw = draw(random.Random(seed), 40, 20_000)
+    found: Plan = plan(like, list(range(like.brokers)), 8, 12)
+    assert sum(speaker.rate for speaker in found.speakers if not speaker.large) == pytest.approx(like.rate, rel=0.01)
+    assert {s.broker for s in found.speakers[:8]} == set(range(like.brokers))
+    for listener in found.listeners:
+        assert listener.kind == "plain" or listener.broker in found.homes
+        assert set(listener.hears) <= {speaker.number for speaker in found.speakers}
+    assert like.wipe == (len(found.homes) < len(found.present)) or like.brokers - like.late < 2
