@@ -1,9 +1,10 @@
 """Five real brokers under QoS 1 and 2 traffic while some are killed, stopped for a while, restarted and flooded, round by round:
-`python -m tests.soak [--minutes N] [--seed N] [--brokers N] [--connections N]`; exit code 1 at the first broken promise.
+`python -m tests.soak [--minutes N] [--seed N] [--rate N] [--routing MODE] [--brokers N] [--connections N]`.
+Exit code 1 at the first broken promise.
 
 Each round chooses two brokers that live through it, for the publishers and one subscriber; anything may happen to the others, and
 the subscriber's broker may be stopped for a while. Then all come back, and everything that the publishers saw acknowledged must
-have arrived: at QoS 2 once, in order at both (design section 4, promises 1 to 5 and 7).
+have arrived: at QoS 2 once, in order at both. More than a thousand messages a second (`--rate`) come from `mqttree bench load`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,27 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from tests.load.generator import Load, whole
 from tests.process.brokers import Broker, Client, Cluster, clients, until
 from tests.process.test_floods import open_halfway
 
-RATE = 400
-"""messages a second of each publisher."""
+RATE = 800
+"""messages a second in all, half of them at QoS 1, half at QoS 2."""
+BY_HAND = 1000
+"""messages a second that the clients of the tests can do."""
+SECONDS = 9
+"""s of load beyond that, in each round: faults begin in the first two, and end within five."""
 GROWTH = 300 << 20
 """bytes that a broker may need more than after its start: its log (32 MiB), the queues of a flood, and what malloc keeps."""
+
+
+Fault = tuple[float, Broker, float]
+"""When (s after the beginning), who, and for how many s."""
 
 
 class Broken(Exception):
@@ -36,8 +47,9 @@ class Broken(Exception):
 class Soak:
     """One run."""
 
-    def __init__(self, cluster: Cluster, seed: int, connections: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, connections: int, rate: int) -> None:
         self.cluster = cluster
+        self.rate = rate
         self.rng = random.Random(seed)
         self.connections = connections
         self.done: Counter[str] = Counter()
@@ -50,6 +62,53 @@ class Soak:
         cluster.agree(cluster.brokers)
         self.memory()
         publishing, subscribing, *others = rng.sample(cluster.brokers, len(cluster.brokers))
+        victims = rng.sample(others, rng.randint(1, len(others)))
+        if rng.random() < 0.3:
+            victims.append(subscribing)
+        plan = sorted((rng.uniform(0.1, 2.0), index) for index in range(len(victims)))
+        faults = [(at, victims[index], rng.uniform(0.2, 5.0)) for at, index in plan]
+        if self.rate > BY_HAND:
+            self.fast(number, publishing, subscribing, faults)
+        else:
+            self.slow(number, publishing, subscribing, faults)
+        self.done.update(rounds=1)
+        for broker in cluster.brokers:
+            if broker.lines("Traceback"):
+                raise Broken(f"round {number}: {broker.name} wrote a traceback")
+
+    def faults(self, plan: list[Fault], gently: Broker) -> Callable[[float], bool]:
+        """Return what does all that is due of a plan, s after its beginning, and says whether there is more to come."""
+        back: list[tuple[float, Broker]] = []
+
+        def go_on(now: float) -> bool:
+            while plan and plan[0][0] <= now:
+                _, victim, seconds = plan.pop(0)
+                back.append((now + seconds, victim))
+                self.disturb(victim, gently=victim is gently)
+            for entry in [each for each in back if each[0] <= now]:
+                back.remove(entry)
+                self.restore(entry[1])
+            return bool(plan or back)
+
+        return go_on
+
+    def fast(self, number: int, publishing: Broker, subscribing: Broker, plan: list[Fault]) -> None:
+        """A round with more messages than the clients of the tests can do."""
+        loads = {qos: Load(publishing, subscribing, self.rate // 2, qos, SECONDS, "--drain", "40") for qos in (1, 2)}
+        go_on, begin = self.faults(plan, subscribing), time.monotonic()
+        while go_on(time.monotonic() - begin):
+            time.sleep(0.005)
+        self.close_halves()
+        for qos, load in loads.items():
+            line = load.result()
+            if not whole(line):
+                raise Broken(f"round {number}: QoS {qos}: {line}")
+            self.done.update(messages=int(line.replace(",", "").split()[1]))
+        self.cluster.agree(self.cluster.brokers)
+
+    def slow(self, number: int, publishing: Broker, subscribing: Broker, plan: list[Fault]) -> None:
+        """A round with clients that say which message is missing."""
+        cluster = self.cluster
         with clients() as make:
             subscriber = make(subscribing.port)
             publishers = {qos: make(publishing.port) for qos in (1, 2)}
@@ -57,23 +116,12 @@ class Soak:
                 subscriber.subscribe(f"soak/{qos}", qos)
             self.known(publishers[1], subscriber)
             sent: dict[int, list[int]] = {1: [], 2: []}
-            victims = rng.sample(others, rng.randint(1, len(others)))
-            if rng.random() < 0.3:
-                victims.append(subscribing)
-            plan = sorted((rng.uniform(0.1, 2.0), index) for index in range(len(victims)))
-            back: list[tuple[float, Broker]] = []
-            begin = time.monotonic()
-            while plan or back or time.monotonic() - begin < 3.0:
+            go_on = self.faults(plan, subscribing)
+            begin, now = time.monotonic(), 0.0
+            while go_on(now) or now < 3.0:
                 now = time.monotonic() - begin
-                while plan and plan[0][0] <= now:
-                    victim = victims[plan.pop(0)[1]]
-                    back.append((now + rng.uniform(0.2, 5.0), victim))
-                    self.disturb(victim, gently=victim is subscribing)
-                for entry in [each for each in back if each[0] <= now]:
-                    back.remove(entry)
-                    self.restore(entry[1])
                 for qos, client in publishers.items():
-                    if len(sent[qos]) < RATE * now and len(sent[qos]) - len(client.acknowledged) < 2000:
+                    if len(sent[qos]) < self.rate / 2 * now and len(sent[qos]) - len(client.acknowledged) < 2000:
                         payload = b"%d %d %d" % (number, qos, len(sent[qos]))
                         sent[qos].append(client.publish(f"soak/{qos}", payload, qos))
                 time.sleep(0.0005)
@@ -87,10 +135,7 @@ class Soak:
                     raise Broken(f"round {number}: a publisher lost its connection to a broker that lived")
             if subscriber.lost.is_set():
                 raise Broken(f"round {number}: the subscriber lost its connection to a broker that lived")
-            self.done.update(rounds=1, messages=sum(map(len, sent.values())))
-        for broker in cluster.brokers:
-            if broker.lines("Traceback"):
-                raise Broken(f"round {number}: {broker.name} wrote a traceback")
+            self.done.update(messages=sum(map(len, sent.values())))
 
     def known(self, publisher: Client, subscriber: Client) -> None:
         """Wait until the way is there."""
@@ -161,7 +206,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
+    parser.add_argument("--rate", type=int, default=RATE, help=f"messages a second in all (default: {RATE})")
     parser.add_argument("--brokers", type=int, default=5)
+    parser.add_argument("--routing", choices=("topic", "interest", "flood"), default="topic")
     parser.add_argument("--connections", type=int, default=10_000, help="half-open connections of a flood")
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
@@ -169,9 +216,9 @@ def main(argv: list[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = Path(tempfile.mkdtemp(prefix="mqttree-soak-"))
     end = time.monotonic() + 60 * arguments.minutes
-    cluster = Cluster(folder)
-    soak = Soak(cluster, seed, arguments.connections)
-    print(f"seed {seed}, logs in {folder}", flush=True)
+    cluster = Cluster(folder, "--routing", arguments.routing)
+    soak = Soak(cluster, seed, arguments.connections, arguments.rate)
+    print(f"seed {seed}, {arguments.rate} messages a second, {arguments.routing}, logs in {folder}", flush=True)
     try:
         for _ in range(arguments.brokers):
             cluster.add()
