@@ -26,6 +26,7 @@ from broker.origin import (
     explicit,
     intersect,
 )
+from broker.sequence_set import find
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import decode_properties
@@ -248,13 +249,15 @@ class MessageLog:
             if entry.expires_at is not None and now >= entry.expires_at:
                 continue
             last = entry.sequence + entry.count - 1
-            if entry.sequence > window.top or (entry.count == 1 and window.missing(last)):
+            if entry.sequence > window.top:
                 parts = [entry]
-            elif last > window.top or (entry.count > 1 and window.gaps):
+            elif last <= window.top and find(window.gaps, entry.sequence, last) < 0:
+                continue
+            elif entry.count == 1:
+                parts = [entry]
+            else:
                 lacks = intersect([(entry.sequence, last)], [*window.gaps, (window.top + 1, LAST)])
                 parts = [entry.part(low, high) for low, high in lacks]
-            else:
-                continue
             found += parts
             numbers.setdefault(entry.key, []).extend(parts)
         # History that was fetched for somebody came after what is newer.
@@ -276,8 +279,17 @@ class MessageLog:
                 break
             self.looked_at += 1
             ranges = numbers.get(entry.key)
-            if ranges is not None:
-                parts = intersect([(entry.sequence, entry.sequence + entry.count - 1)], ranges)
+            if ranges is None:
+                continue
+            first, last = entry.sequence, entry.sequence + entry.count - 1
+            index = find(ranges, first, last)
+            if index < 0:
+                continue
+            if ranges[index][0] <= first and last <= ranges[index][1]:
+                left -= entry.count
+                found.append(entry)
+            else:
+                parts = intersect([(first, last)], ranges)
                 left -= sum(high - low + 1 for low, high in parts)
                 found += [entry.part(low, high) for low, high in reversed(parts)]
         found.reverse()

@@ -16,6 +16,7 @@ from broker.client import Client
 from broker.log import Entry, read_link_packets
 from broker.message import encode_halves
 from broker.origin import LINK_ID, subtract
+from broker.sequence_set import find
 from broker.stream import Held
 from broker.wire.varint import encode_varint
 
@@ -172,7 +173,7 @@ class Release:
     ) -> None:
         if sequence > stream.done:
             stream.advance(sequence, sequence)
-        elif late and any(low <= sequence <= high for low, high in stream.owed):
+        elif late and find(stream.owed, sequence, sequence) >= 0:
             stream.owed = subtract(stream.owed, [(sequence, sequence)])
         else:
             return

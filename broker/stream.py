@@ -119,11 +119,11 @@ class Stream:
                 self.advance(max(first, self.done + 1), last)
             self.done = last
             return new
-        for low, high in self.owed:
-            if low <= first and last <= high:
-                self.owed = subtract(self.owed, [(first, last)])
-                return count
-        return 0
+        index = find(self.owed, first, last)
+        if index < 0 or self.owed[index][0] > first or self.owed[index][1] < last:
+            return 0
+        self.owed = subtract(self.owed, [(first, last)])
+        return count
 
     def advance(self, first: int, last: int) -> None:
         """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is delivered in steps, and what

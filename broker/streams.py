@@ -30,6 +30,7 @@ from broker.origin import Ranges, Window, intersect, merge, origin_key, split_ke
 from broker.rate import Budget
 from broker.records import UPTO, Handler
 from broker.release import Release
+from broker.sequence_set import find
 from broker.stream import RETRY, RETRY_MOST, Held, Question, Stream
 from broker.wire.errors import MalformedPacket
 
@@ -486,7 +487,7 @@ class Streams:
             if key != stream.key:
                 continue
             late = sequence <= stream.done
-            if late and not any(low <= sequence <= high for low, high in stream.owed):
+            if late and find(stream.owed, sequence, sequence) < 0:
                 continue
             found.append((sequence, sequence))
             self._keep(stream, sequence, message, choice, now)
@@ -519,9 +520,7 @@ class Streams:
     def _keep(self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
         """Keep what an answer brought: a session that moves on may need it. It may still cross this broker, for others."""
         window = stream.window
-        if sequence <= window.top and not any(
-            low <= sequence <= high for ranges in (window.gaps, window.history) for low, high in ranges
-        ):
+        if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
         if len(stream.kept) >= limits.MAX_SKIPS:
             stream.kept.clear()
