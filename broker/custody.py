@@ -131,6 +131,11 @@ class Custody:
         if outgoing.qos == 2 and self._node.durability is not None:
             session.conn.gate = self._node.durability.mark + 1  # that it was taken is known for good before the client has it
 
+    @property
+    def guards(self) -> bool:
+        """Whether any message of another broker is with a client here that has not acknowledged it."""
+        return bool(self._given)
+
     def settled(self, outgoing: SharedOutgoing) -> None:
         """Note that a client has acknowledged a message."""
         ref = ref_of(outgoing.message, outgoing.group.mark)

@@ -27,6 +27,9 @@ ACKNOWLEDGED = frozenset((0x32, 0x34))
 ANSWERS = frozenset((0x40, 0x50, 0x62, 0x70))
 """First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
+SETTLING = frozenset(((0x40, 1), (0x50, 2)))
+"""PUBACK at QoS 1 and PUBREC at QoS 2: the client has the message."""
+
 FEWEST = 4
 """packets that are worth treating as one piece."""
 
@@ -41,6 +44,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
         return position + 4 * len(numbers)
     begin = position
+    custody = client.node.federation.custody
+    guarded = custody.guards
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
         if first == 0x62:
@@ -52,20 +57,21 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
             sent = inflight.get(packet_id)
             if sent is None:
                 break
-            qos = sent[0] >> 1 & 3 if isinstance(sent, bytes) else sent.qos
+            if isinstance(sent, bytes):
+                qos = sent[0] >> 1 & 3
+            else:
+                qos = sent.qos
+                if guarded and type(sent) is SharedOutgoing and (first, qos) in SETTLING:
+                    custody.settled(sent)
             if first == 0x40:
                 if qos != 1:
                     break
                 del inflight[packet_id]
-                if type(sent) is SharedOutgoing:
-                    client.node.federation.custody.settled(sent)
             elif first == 0x50:
                 if qos != 2 or sent is RELEASED:
                     break
                 inflight[packet_id] = RELEASED
                 answers.append(PACKET_IDS[packet_id])
-                if type(sent) is SharedOutgoing:
-                    client.node.federation.custody.settled(sent)
             elif first == 0x70 and sent is RELEASED:
                 del inflight[packet_id]
             else:

@@ -377,15 +377,16 @@ class Link:
             choice = decode_choice(data[at + SIZE : behind])
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
-        if choice is not None:
-            choice.of(key, sequence)
         relay = self.federation.relay
         properties = data[behind:payload_at]
         stamp = decode_stamp(properties) if first & 0x01 else None
         restored = stamp is not None and stamp.restored
-        if (choice is not None or stamp is not None) and self.version == 1:
-            raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
-        relay.check(topic, first, sequence or restored, 1, often=not restored)
+        if choice is not None or stamp is not None:
+            if self.version == 1:
+                raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
+            if choice is not None:
+                choice.of(key, sequence)
+        relay.check(topic, first, sequence or restored, 1, not restored)
         if stamp is not None:
             properties = properties[STAMP_SIZE:]
         if not restored:
@@ -407,7 +408,7 @@ class Link:
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not restored and not relay.accept(key, sequence, 1, now, late=bool(first & 0x07)):
+        if not restored and not relay.accept(key, sequence, 1, now, bool(first & 0x07)):
             relay.node.counters.duplicates += 1
             return end
         message = Message(

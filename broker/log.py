@@ -139,8 +139,8 @@ class MessageLog:
     """
 
     __slots__ = (
-        "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "dropped", "floor", "full", "looked_at", "lost",
-        "pressed", "warn",
+        "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "chosen", "dropped", "floor", "full", "looked_at",
+        "lost", "pressed", "warn",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
@@ -151,6 +151,8 @@ class MessageLog:
         self._limit = limit
         self.begin = 0
         """Position of the oldest entry."""
+        self.chosen = 0
+        """Position behind the newest entry of this broker's that says who of shared subscriptions gets it."""
         self.floor = NEVER
         """Position from which on neighbours may lack entries,"""
         self.warn = NEVER

@@ -393,6 +393,7 @@ class Recovery:
             else:
                 entry = Entry(record.key, record.sequence, record.data, message, at)
             relay.log.append(entry)
+            relay.log.chosen = relay.log.end
             window = relay.vector.setdefault(record.key, Window(0, self.now))
             window.begin = LAST  # sessions here have had it
             window.top = max(window.top, record.sequence + record.messages - 1)

@@ -89,6 +89,8 @@ class Relay:
             data = encode_for_links(message, self.key, sequence, node.now, told) if links or told else b""
             entry = Entry(self.key, sequence, data, message, node.now)
             self.log.append(entry)
+            if told:
+                self.log.chosen = self.log.end
             if node.durability is not None and message.qos:
                 node.durability.logged(entry)
             if message.retain:
@@ -152,7 +154,7 @@ class Relay:
 
     # ---------------------------------------------------------------- received
 
-    def check(self, topic: bytes, first: int, sequence: int, count: int, *, often: bool = True) -> None:
+    def check(self, topic: bytes, first: int, sequence: int, count: int, often: bool = True) -> None:
         """Refuse a PUBLISH before it is passed on: others would take it for our fault. `often`: more of its topic may come.
 
         Raises:
@@ -168,7 +170,7 @@ class Relay:
             else:
                 topic_name(topic)
 
-    def accept(self, key: bytes, first: int, count: int, now: float, *, late: bool = True) -> int:
+    def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
         """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.
 
         Not `late`: QoS 0, which is not worth more than its order; what newer messages have overtaken is dropped.
@@ -337,6 +339,7 @@ class Relay:
         """Put a message into the log that came to this broker alone."""
         told = b"" if choice is None else choice.encode()
         self.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now))
+        self.log.chosen = self.log.end
 
     def deliver_batch(self, batch: Batch) -> None:
         """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
@@ -359,7 +362,7 @@ class Relay:
             chunk = chunk[known * size :]
             sequence += known
             count -= known
-        if not self.accept(key, sequence, count, now, late=False):
+        if not self.accept(key, sequence, count, now, False):
             self.node.counters.duplicates += count
             return
         node = self.node

@@ -65,7 +65,8 @@ def everything(node: Node) -> Iterator[bytes]:
     if refs:
         yield taken(refs)
     refs = []
-    for number, entry in enumerate(chain.from_iterable(node.relay.log.pieces())):
+    log = node.relay.log
+    for number, entry in enumerate(chain.from_iterable(log.pieces() if log.chosen > log.begin else ())):
         if not number % PASSED:
             yield b""
         choice = entry.choice if entry.key in node.relay.ours and entry.qos else None

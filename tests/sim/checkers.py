@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from math import inf
-from typing import Any
 
 from broker import limits
 from broker.link import Link
@@ -36,10 +35,10 @@ def watch_crossings(world: World) -> None:
         seen: dict[bytes, set[int]] = defaultdict(set)
         accept: Callable[..., int] = relay.accept
 
-        def watched(key: bytes, first: int, count: int, *rest: Any, **more: Any) -> int:
-            taken = accept(key, first, count, *rest, **more)
+        def watched(key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
+            taken = accept(key, first, count, now, late)
             if taken > 0:
-                known = seen[key + (b"" if more.get("late", True) else b" run")]
+                known = seen[key + (b"" if late else b" run")]
                 for sequence in range(first, first + count):
                     if sequence in known:
                         world.violation("crossed twice", f"message {key!r} {sequence} at b{life[0]} boot {life[1]}")
