@@ -9,7 +9,10 @@ member is safe, whether the first broker is dead or cut off; after it, only that
 with another boot number is asked what its journal says: what it never took is given to another member.
 
     to one broker   RULING (giver -> taker): GRANT, REFUSE         QUERY (giver -> taker): u32 boot that they were given to, refs
-                    REPORT (taker -> giver): CLAIM, DONE, DECLINE, UNKNOWN
+                    REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
+
+What is given back goes to other brokers at once, to each of them once. If none is left it waits, and is tried again when members
+come, or after a pause that grows with the time that it has waited; SHARE_WAITS in all. What no member may have does not wait.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.choice import Choice
+from broker.choice import Choice, Tries
 from broker.ledger import GRANTED, NOBODY, OPEN, Assignment, Ledger, Ref, decode_refs, encode_refs
 from broker.log import read_link_packets
 from broker.message import Message
@@ -31,8 +34,12 @@ if TYPE_CHECKING:
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
 
-CLAIM, DONE, DECLINE, UNKNOWN, GRANT, REFUSE, ASKED = range(1, 8)
-"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it; UNKNOWN: it never had it."""
+CLAIM, DONE, DECLINE, UNKNOWN, GRANT, REFUSE, ASKED, DENY = range(1, 9)
+"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it, or no room; DENY: none of its members
+may have it; UNKNOWN: it never had it."""
+
+REPORTS = frozenset((CLAIM, DONE, DECLINE, UNKNOWN, DENY))
+"""Operations of takers."""
 
 SWEEP = 0.25
 """s between two looks at who is gone, while anything is assigned."""
@@ -46,6 +53,8 @@ ASK_AGAIN = 5.0
 """and asked once more."""
 LATE = 30.0
 """s after which a broker that says that it never had an assignment is believed: it is not behind other messages any more."""
+RETRY_MOST = 16.0
+"""s; longest pause until a broker that gave a message back is tried again with it."""
 STEP = 500
 """assignments that are given to others in one turn, about 10 ms of work."""
 
@@ -53,13 +62,14 @@ STEP = 500
 class Assignments:
     """What members at other brokers were given and have not acknowledged."""
 
-    __slots__ = ("_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_timer", "ledger")
+    __slots__ = ("_came", "_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_timer", "ledger")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self.ledger = Ledger()
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
+        self._came: set[bytes] = set()  # marks of groups that have members again
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
         self._timer: Timer | None = None
@@ -74,7 +84,9 @@ class Assignments:
         """Keep a message until those that it names have acknowledged it; hold its publisher while they have much."""
         hold = False
         for who, mark in choice.entries:
-            hold |= self._add(Assignment((key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain))
+            assignment = Assignment((key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain)
+            assignment.tries = choice.tries
+            hold |= self._add(assignment)
         node = self._node
         if hold and node.current is not None and node.current not in node.links_by_connection:
             if not self._full:
@@ -93,13 +105,19 @@ class Assignments:
         """Keep it, unless there are too many; whether there are many."""
         ledger = self.ledger
         same = len(ledger.by_who.get(assignment.who, ()))
-        if same >= limits.MAX_ASSIGNED or ledger.size >= limits.MAX_ASSIGNED_BYTES:
+        if not self._keep(assignment):
             self._node.counters.shared_unguarded += 1
-        else:
-            ledger.add(assignment)
-            if self._timer is None:
-                self._timer = self._node.schedule(self._node.now + SWEEP, self._sweep)
         return same >= limits.HOLD_QUEUED or 2 * ledger.size >= limits.MAX_ASSIGNED_BYTES
+
+    def _keep(self, assignment: Assignment) -> bool:
+        """Keep it; False: there are too many."""
+        ledger = self.ledger
+        if len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED or ledger.size >= limits.MAX_ASSIGNED_BYTES:
+            return False
+        ledger.add(assignment)
+        if self._timer is None:
+            self._timer = self._node.schedule(self._node.now + SWEEP, self._sweep)
+        return True
 
     def _release(self, *, stalled: bool = False) -> None:
         ledger = self.ledger
@@ -112,9 +130,12 @@ class Assignments:
 
     def _report(self, sender: bytes, body: bytes, now: float) -> None:
         ledger = self.ledger
+        said = list(decode_refs(body))
+        if any(operation not in REPORTS for operation, _ in said):
+            raise MalformedPacket("report on shared subscriptions of an unknown kind")
         rulings = self._out.setdefault(sender, [])
         closed: list[Ref] = []
-        for operation, ref in decode_refs(body):
+        for operation, ref in said:
             found = ledger.refs.get(ref)
             mine = found is not None and found.who[:8] == sender
             if operation == CLAIM:
@@ -127,14 +148,10 @@ class Assignments:
             elif operation == DONE:
                 ledger.close(ref)
                 closed.append(ref)
-            elif operation == DECLINE:
-                if not self._give_to_another(found, sender):
-                    self._wait(found)
-            elif operation == UNKNOWN:
-                if found.who != self._life(sender) or found.at + LATE < now:
-                    self._give_to_another(found)
-            else:
-                raise MalformedPacket("report on shared subscriptions of an unknown kind")
+            elif operation != UNKNOWN:
+                self._given_back(found, sender, now, denied=operation == DENY)
+            elif found.who != self._life(sender) or found.at + LATE < now:
+                self._give_to_another(found)
         if closed:
             self._progress = now
             if self._node.durability is not None:
@@ -167,9 +184,10 @@ class Assignments:
         elif self.ledger.refs:
             self._gone.setdefault(broker_id, self._node.now)
 
-    def member_came(self) -> None:
-        """A group has a member now that had none: perhaps something waits for it."""
+    def member_came(self, mark: bytes) -> None:
+        """A group has other members than before: perhaps something waits for them."""
         if NOBODY in self.ledger.by_who:
+            self._came.add(mark)
             self._sweep_soon()
 
     def _sweep_soon(self) -> None:
@@ -189,6 +207,8 @@ class Assignments:
             elif who == NOBODY or life or self._gone.setdefault(who[:8], now) + GONE <= now:
                 room = self._give_those_of(who, life, room, now)
         self._heard.clear()
+        if room > 0:
+            self._came.clear()
         self._release(stalled=self._progress + limits.HOLD_TIME <= now)
         self._gone = {broker: since for broker, since in self._gone.items() if any(who[:8] == broker for who in ledger.by_who)}
         self._timer = None
@@ -205,11 +225,12 @@ class Assignments:
                 break
             if assignment.message.expired(now):
                 self.ledger.close(ref)
+                self._closed(ref)
                 self._node.counters.expired += 1
             elif who == NOBODY and assignment.at + limits.SHARE_WAITS <= now:
-                self.ledger.close(ref)
-                self._closed(ref)
-                self._node.counters.shared_undelivered += 1
+                self._give_up(assignment)
+            elif who == NOBODY and assignment.again_at > now and ref[2] not in self._came:
+                continue
             elif assignment.state == GRANTED and assignment.message.qos == 2:
                 if life and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
                     assignment.asked = now
@@ -220,7 +241,7 @@ class Assignments:
             elif ref[2] not in stuck:
                 if self._give_to_another(assignment):
                     room -= 1
-                else:
+                elif assignment.tries is None or not assignment.tries.denied:  # else others of its group may go
                     stuck.add(ref[2])
         self._query(who, asked)
         return room
@@ -241,23 +262,43 @@ class Assignments:
         for body in encode_refs([(ASKED, ref) for ref in refs]):
             self._federation.listings.send(who[:8], QUERY, who[8:] + body)
 
-    def _give_to_another(self, old: Assignment, but: bytes = b"") -> bool:
-        """Give a message to another member, here or elsewhere; False: there is none that can be reached. `but`: not there."""
-        sharing = self._federation.sharing
-        target = sharing.target(old.ref[2], old.message, (*old.visited, but))
+    def _give_to_another(self, old: Assignment) -> bool:
+        """Give a message to another member, here or elsewhere; False: there is none that can be reached."""
+        sharing, tries = self._federation.sharing, old.tries
+        gave_back = () if tries is None else (*tries.refused, *tries.denied)
+        target = sharing.target(old.ref[2], old.message, (*old.visited, *gave_back))
         if target is None:
             return False
         self.ledger.move(old.ref, self._node.now)
         self._node.counters.shared_given_again += 1
-        sharing.give(target, old.ref[2], old.message, old.visited, retain=old.retain)
+        sharing.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
         self._closed(old.ref)
         return True
 
-    def _wait(self, old: Assignment) -> None:
-        """Keep a message for a member that is to come."""
+    def _given_back(self, old: Assignment, sender: bytes, now: float, *, denied: bool) -> None:
+        """Give a message to others that a broker has no member for, or (`denied`) none that may have it."""
+        tries = old.tries = old.tries or Tries(now)
+        if denied:
+            tries.denied |= {sender}
+        else:
+            tries.refused |= {sender}
+        if self._give_to_another(old):
+            return
+        if denied and not self._federation.sharing.others(old.ref[2], (*old.visited, *tries.denied)):
+            self._give_up(old)
+            return
+        self.ledger.close(old.ref)  # it waits for a member that is to come
+        tries.refused = frozenset()
+        old.who, old.state, old.at, old.visited = NOBODY, OPEN, tries.since, ()
+        old.again_at = now + min(RETRY_MOST, max(SWEEP, (now - tries.since) / 2))
+        if not self._keep(old):
+            self._give_up(old)
+
+    def _give_up(self, old: Assignment) -> None:
+        """No member gets a message."""
         self.ledger.close(old.ref)
-        old.who, old.state, old.at = NOBODY, OPEN, self._node.now
-        self._add(old)
+        self._closed(old.ref)
+        self._node.counters.shared_undelivered += 1
 
     def _closed(self, ref: Ref) -> None:
         if self._node.durability is not None:

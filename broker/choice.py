@@ -26,10 +26,21 @@ WHO = ID + 4
 ENTRY = WHO + MARK_SIZE
 
 
+class Tries:
+    """What has become so far of a message that brokers gave back, as they had no member for it."""
+
+    __slots__ = ("denied", "refused", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = now  # s; when the first one gave it back
+        self.refused: frozenset[bytes] = frozenset()  # brokers that did since it last waited,
+        self.denied: frozenset[bytes] = frozenset()  # and those whose members may not have it
+
+
 class Choice:
     """Who delivers to which group."""
 
-    __slots__ = ("entries", "key", "passed", "retain", "sequence", "visited")
+    __slots__ = ("entries", "key", "passed", "retain", "sequence", "tries", "visited")
 
     def __init__(
         self, entries: list[tuple[bytes, bytes]], *, passed: bool = False, retain: bool = False, visited: tuple[bytes, ...] = ()
@@ -39,6 +50,7 @@ class Choice:
         self.passed = passed
         self.retain = retain
         self.visited = visited
+        self.tries: Tries | None = None  # of a message that was given back before; not told to others
         self.key = b""  # origin and sequence number of the message that it came with; not of one that was published here
         self.sequence = 0
 

@@ -3,6 +3,10 @@
 At QoS 2 a message waits here, in memory, until a member has room for it; then it is claimed, and delivered when its giver has
 granted that. With a journal what is granted is recorded before the client is sent it. At QoS 1 it is delivered at once. In both
 cases the giver hears when the client has acknowledged it, or when its session, whose client is away, has it.
+
+    held -(a member has room)-> claimed -(granted)-> ready -(room)-> given -(acknowledged)-> reported
+    held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held     what is parked takes nobody's room
+    claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held    dropped after SHARE_WAITS
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.assignments import ASKED, CLAIM, DECLINE, DONE, GRANT, QUERY, REFUSE, REPORT, RULING, UNKNOWN
+from broker.assignments import ASKED, CLAIM, DECLINE, DENY, DONE, GRANT, QUERY, REFUSE, REPORT, RULING, UNKNOWN
 from broker.ledger import Ref, SequenceSet, decode_refs, encode_refs
 from broker.message import Message, size_of
 from broker.origin import split_key
@@ -32,6 +36,8 @@ AHEAD = 16
 """messages that are claimed beyond what members have room for: a round trip's worth for one that takes one at a time."""
 DOUBT = 10.0
 """s after a giver can be reached again, in which what comes from it is claimed at QoS 1, too: it may have given it to another."""
+SILENT = 3.0
+"""s without an answer after which a claim does not count any more: a giver that says nothing must not keep others out."""
 CHECK = 1.0
 """s between two looks at members that are away, and claims without an answer."""
 
@@ -40,8 +46,8 @@ class Custody:
     """What is for members here, and is not acknowledged."""
 
     __slots__ = (
-        "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given",
-        "_granted", "_held", "_met", "_node", "_out", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
+        "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given", "_granted",
+        "_held", "_met", "_node", "_out", "_parked", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -53,9 +59,10 @@ class Custody:
         self._claimed: dict[Ref, tuple[Message, float]] = {}  # when (s)
         self._claims: dict[bytes, int] = {}  # of these, by mark
         self._ready: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: granted, and not delivered
-        self._granted: dict[Ref, None] = {}  # ahead of the message
+        self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}  # by giver, which does not answer: since when (s)
+        self._granted: OrderedDict[Ref, float] = OrderedDict()  # ahead of the message; when (s)
         self._given: dict[Ref, tuple[Session, SharedOutgoing]] = {}
-        self._declined: OrderedDict[Ref, float] = OrderedDict()  # when (s); its giver may not have heard it
+        self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()  # when (s), and how; its giver may not have heard it
         self._met: dict[bytes, None] = {}  # brokers that could be reached at any time: they answer claims
         self._returned: dict[bytes, float] = {}  # givers that could not be reached -> until when (s) that counts
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # reports, by giver
@@ -76,6 +83,7 @@ class Custody:
             self._returned[broker_id] = float("inf")
             if len(self._returned) > MAX_BROKERS:
                 del self._returned[next(iter(self._returned))]
+            self._park(broker_id)
             return
         self._met.pop(broker_id, None)
         self._met[broker_id] = None
@@ -83,6 +91,33 @@ class Custody:
             del self._met[next(iter(self._met))]
         if broker_id in self._returned:
             self._returned[broker_id] = self._node.now + DOUBT
+        self._unpark(broker_id)
+
+    def _park(self, broker_id: bytes) -> None:
+        """Have what a broker gave wait aside, as that broker cannot be reached."""
+        known: dict[bytes, bytes] = {}
+        for ref, (message, at) in list(self._claimed.items()):
+            if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id:
+                self._answered(ref)
+                self._aside(ref, message, at)
+        for mark, held in list(self._held.items()):
+            for ref in [ref for ref in held if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id]:
+                message = held.pop(ref)
+                self._weigh(message, -1)
+                self._aside(ref, message, self._node.now)
+            if not held:
+                del self._held[mark]
+
+    def _unpark(self, broker_id: bytes) -> None:
+        """A broker can be reached, or answers again: what it gave waits for a member's room."""
+        for ref, (message, _) in self._parked.pop(broker_id, {}).items():
+            self._held.setdefault(ref[2], OrderedDict())[ref] = message
+            self._soon(SOON)
+
+    def _aside(self, ref: Ref, message: Message, at: float) -> None:
+        self._weigh(message, 1)
+        self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
+        self._soon(CHECK)
 
     def claims(self, key: bytes, qos: int) -> bool:
         """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the giver may have given it to
@@ -109,6 +144,8 @@ class Custody:
         elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
             self._node.counters.shared_declined += 1
             self.decline(ref)
+        elif self._federation.listings.directory.via(split_key(ref[0])[0]) is None:
+            self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
             self._weigh(message, 1)
@@ -118,12 +155,13 @@ class Custody:
         self._count += count
         self.size += count * size_of(message)
 
-    def delivered(self, session: Session, outgoing: SharedOutgoing) -> None:
-        """Note who got a message, if another broker gave it."""
+    def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
+        """Note who got a message, if another broker gave it. `kept`: it is in flight or waits."""
         ref = ref_of(outgoing.message, outgoing.group.mark)
         if ref is None:
             return
-        if outgoing.qos == 0 or session.conn is None:
+        if not kept or session.conn is None:
+            self._given.pop(ref, None)
             self._say(DONE, ref)
             return
         self._given[ref] = (session, outgoing)
@@ -137,7 +175,7 @@ class Custody:
         return bool(self._given)
 
     def settled(self, outgoing: SharedOutgoing) -> None:
-        """Note that a client has acknowledged a message."""
+        """Note that a client has acknowledged a message, or will not get it."""
         ref = ref_of(outgoing.message, outgoing.group.mark)
         if ref is not None and self._given.pop(ref, None) is not None:
             self._say(DONE, ref)
@@ -147,14 +185,14 @@ class Custody:
         self._given.pop(ref, None)
         self._say(DONE, ref)
 
-    def decline(self, ref: Ref) -> None:
-        """Give a message back, which no member here has seen."""
+    def decline(self, ref: Ref, *, denied: bool = False) -> None:
+        """Give a message back, which no member here has seen, or (`denied`) may see."""
         self._given.pop(ref, None)
-        self._say(DECLINE, ref)
+        self._say(DENY if denied else DECLINE, ref)
 
     def _say(self, operation: int, ref: Ref) -> None:
-        if operation == DECLINE:
-            self._declined[ref] = self._node.now
+        if operation in (DECLINE, DENY):
+            self._declined[ref] = (self._node.now, operation)
             if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
                 self._declined.popitem(last=False)
         elif operation == DONE and self._node.durability is not None:
@@ -186,7 +224,7 @@ class Custody:
         self._report()
         if self._held or self._ready:
             self._soon(LOOK)
-        elif self._given or self._claimed:
+        elif self._given or self._claimed or self._parked:
             self._soon(CHECK)
 
     def _report(self) -> None:
@@ -258,15 +296,28 @@ class Custody:
             if session.conn is None:
                 del self._given[ref]
                 self._say(DONE, ref)
-        for ref, (_, at) in list(self._claimed.items()):
-            if at + limits.SHARE_WAITS <= now:  # its giver is gone, and nobody else knows whether it gave it to another
+        for ref, (message, at) in list(self._claimed.items()):
+            if at + SILENT <= now:
                 self._answered(ref)
-                self._node.counters.shared_undelivered += 1
+                self._aside(ref, message, at)
             elif at + CHECK <= now:
                 self._say(CLAIM, ref)
-        self.taken.forget_old(now - 2 * limits.LOG_AGE)
-        while self._declined and next(iter(self._declined.values())) < now - 2 * limits.LOG_AGE:
+        for broker_id, parked in list(self._parked.items()):
+            for ref, (message, at) in list(parked.items()):
+                if at + limits.SHARE_WAITS <= now:  # its giver is gone, and nobody else knows whether it gave it to another
+                    del parked[ref]
+                    self._weigh(message, -1)
+                    self._node.counters.shared_undelivered += 1
+                elif self._federation.listings.directory.via(broker_id) is not None:
+                    self._say(CLAIM, ref)
+            if not parked:
+                del self._parked[broker_id]
+        horizon = now - 2 * limits.LOG_AGE
+        self.taken.forget_old(horizon)
+        while self._declined and next(iter(self._declined.values()))[0] < horizon:
             self._declined.popitem(last=False)
+        while self._granted and next(iter(self._granted.values())) < horizon:
+            self._granted.popitem(last=False)
 
     def _answered(self, ref: Ref) -> Message | None:
         """Take back a claim; returns its message."""
@@ -285,15 +336,19 @@ class Custody:
 
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
         marks: set[bytes] = set()
-        for operation, ref in decode_refs(body):
-            if split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE):
-                raise MalformedPacket("ruling on shared subscriptions that is not its broker's")
+        said = list(decode_refs(body))
+        if any(split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE) for operation, ref in said):
+            raise MalformedPacket("ruling on shared subscriptions that is not its broker's")
+        for operation, ref in said:
             message = self._answered(ref)
+            if message is None:
+                message = self._unparked(sender, ref)
             if message is None and operation == GRANT:
                 message = self._ahead(ref)
             if message is not None and operation == GRANT:
                 self._granted_one(ref, message)
                 marks.add(ref[2])
+        self._unpark(sender)
         for mark in marks:
             self._serve(mark)
         if self._ready:
@@ -309,9 +364,21 @@ class Custody:
         message = None if held is None else held.pop(ref, None)
         if message is not None:
             self._weigh(message, -1)
-        elif ref not in self._given and not self._came(ref) and len(self._granted) < limits.MAX_ASSIGNED:
-            self._granted[ref] = None
+        elif ref not in self._given and not self._came(ref):
+            self._granted[ref] = self._node.now
+            if len(self._granted) > limits.MAX_ASSIGNED:
+                self._granted.popitem(last=False)
         return message
+
+    def _unparked(self, broker_id: bytes, ref: Ref) -> Message | None:
+        parked = self._parked.get(broker_id)
+        found = None if parked is None else parked.pop(ref, None)
+        if found is None:
+            return None
+        if not parked:
+            del self._parked[broker_id]
+        self._weigh(found[0], -1)
+        return found[0]
 
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
         """Deliver."""
@@ -331,7 +398,8 @@ class Custody:
         for operation, ref in decode_refs(body[4:]):
             if operation != ASKED or split_key(ref[0])[0] != sender:
                 raise MalformedPacket("question for shared subscriptions that is not its broker's")
-            if any(ref in some for some in (self._claimed, self._held.get(ref[2], ()), self._ready.get(ref[2], ()))):
+            waiting = (self._claimed, self._held.get(ref[2], ()), self._ready.get(ref[2], ()), self._parked.get(sender, ()))
+            if any(ref in some for some in waiting):
                 continue
             given = self._given.get(ref)
             if given is not None:
@@ -342,7 +410,7 @@ class Custody:
                     del self._given[ref]
                     self._say(DONE, ref)
             elif ref in self._declined:
-                self._say(DECLINE, ref)
+                self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
             elif boot != own and self._node.durability is None:

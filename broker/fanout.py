@@ -426,16 +426,18 @@ class Fanout:
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
             outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
-            member.session.deliver_shared(outgoing)
+            kept = member.session.deliver_shared(outgoing)
             if message.sender is None and message.qos:
-                self.node.federation.custody.delivered(member.session, outgoing)
+                self.node.federation.custody.delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.federation.sharing.pass_on(group.mark, message)
+            self.node.federation.sharing.pass_on(group.mark, message, denied=bool(group.members))
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
         message, group = outgoing.message, outgoing.group
-        if not message.expired(self.node.now):
+        if message.expired(self.node.now):
+            self.node.federation.custody.settled(outgoing)
+        else:
             permitted = self.route(message.topic).permitted  # the rules may be others by now
             allowed = both(outgoing.allowed, permitted)
             if self.node.federation.sharing.stays(group, message, allowed):

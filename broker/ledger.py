@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from broker import limits
+from broker.choice import Tries
 from broker.message import Message, size_of
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
@@ -33,7 +34,7 @@ MOST = 8000
 class Assignment:
     """One message that is for a member of a group at another broker."""
 
-    __slots__ = ("asked", "at", "message", "ref", "retain", "size", "state", "visited", "who")
+    __slots__ = ("again_at", "asked", "at", "message", "ref", "retain", "size", "state", "tries", "visited", "who")
 
     def __init__(self, ref: Ref, who: bytes, message: Message, at: float, visited: tuple[bytes, ...], retain: bool) -> None:
         """`who`: id and boot of the broker; `at`: s; `visited`: brokers that had it before and no member for it."""
@@ -45,6 +46,8 @@ class Assignment:
         self.retain = retain
         self.state = OPEN
         self.asked = at  # s; when the broker was last asked for it
+        self.tries: Tries | None = None  # brokers that gave it back
+        self.again_at = 0.0  # s; before, it is not given to a broker that gave it back, unless members come
         self.size = size_of(message)
 
 

@@ -33,7 +33,8 @@ class Message:
     __slots__ = ("cache", "choice", "expires_at", "number", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
 
     choice: Choice
-    """Of messages from a link that say who of a shared subscription gets them; not set on all others."""
+    """Of messages from a link that say who of a shared subscription gets them, and of those that were given back; not set on all
+    others."""
 
     number: int
     """In the journal; not set on messages that no session keeps."""

@@ -251,14 +251,17 @@ class Session:
         self.outbox.append(data)
         self.node.counters.delivered += count
 
-    def deliver_shared(self, outgoing: SharedOutgoing) -> None:
-        """Deliver as a member of a group, which may get the message back (see `unfinished`)."""
+    def deliver_shared(self, outgoing: SharedOutgoing) -> bool:
+        """Deliver as a member of a group, which may get the message back (see `unfinished`). Returns whether it is waiting or in
+        flight now: not at QoS 0, when it is too large for the client, or when the queue is full."""
         if outgoing.qos == 0:
             self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
-        elif self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
+            return False
+        if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
             self._enqueue(outgoing)
-        else:
-            self._transmit(outgoing)
+            return bool(self.queue) and self.queue[-1] is outgoing
+        self._transmit(outgoing)
+        return self.inflight.get(self.next_packet_id) is outgoing
 
     def unfinished(self) -> list[SharedOutgoing]:
         """Messages of shared subscriptions that another member may still get: not those at QoS 2 that were sent
@@ -293,6 +296,7 @@ class Session:
         if self.checked:
             data = self._fit(data)
             if not data:
+                self._settled(outgoing)
                 return
         inflight[packet_id] = outgoing
         if not self.outbox:
@@ -406,6 +410,7 @@ class Session:
                 self._repeat(outgoing.packet_id, outgoing.original)
             elif outgoing.message.expired(now):
                 self.node.counters.expired += 1
+                self._settled(outgoing)
             else:
                 self._transmit(outgoing)
         conn = self.conn
@@ -543,6 +548,7 @@ class Session:
         if self.limited and len(data) > self.maximum_packet_size:
             self.node.counters.dropped_too_large += 1
             self.inflight.pop(packet_id, None)
+            self._settled(outgoing)
         else:
             self.inflight[packet_id] = outgoing
             self.send_packet(data)

@@ -9,10 +9,11 @@ the tree. A broker that is cut off is chosen last; what it is to get waits in th
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.choice import ID, Choice
+from broker.choice import ID, Choice, Tries
 from broker.custody import ref_of
 from broker.fanout import topic_of
 from broker.ledger import Ref
@@ -70,7 +71,7 @@ class Sharing:
         if group.mark not in self.here:
             self.here[group.mark] = group
             self._federation.catchup.known(group.mark)
-            self._federation.assignments.member_came()
+            self._federation.assignments.member_came(group.mark)
         told = encode_standing(len(group.connected))
         if told != group.told:
             group.told = told
@@ -121,7 +122,7 @@ class Sharing:
             catchup.ask(broker_id, mark)
         standing.weight = decode_standing(value)
         standing.cut = False
-        self._federation.assignments.member_came()
+        self._federation.assignments.member_came(mark)
 
     def caught_up(self, broker_id: bytes, mark: bytes) -> None:
         """Note that members of a group at a broker have what is older: they get what is new."""
@@ -300,12 +301,12 @@ class Sharing:
         there = (s for s in pool.brokers.values() if s.weight and not s.cut and s.id not in visited)
         if len(visited) >= limits.MAX_PASSES or not any(there):
             return True
-        self.pass_on(group.mark, message)
+        self.pass_on(group.mark, message, denied=bool(group.members) and self._best(group, allowed) is Own.NONE)
         return False
 
-    def pass_on(self, mark: bytes, message: Message) -> None:
-        """Give a message for a group that has no member here, or none that may have it, to another broker; if it came from one
-        and no other is known, back to that one."""
+    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
+        """Give a message for a group that has no member here, or (`denied`) none that may have it, to another broker; if it came
+        from one and no other is known, back to that one."""
         node = self._node
         pool = self._pools.get(mark)
         ref = ref_of(message, mark)
@@ -315,11 +316,11 @@ class Sharing:
             target = pool.choose(Own.NONE, visited)
         if target is not None:
             node.counters.shared_passed_on += 1
-            self.give(target, mark, message, visited, retain=message.retain)
+            self.give(target, mark, message, visited, retain=message.retain, tries=_tries(message))
             if ref is not None:
                 self._federation.custody.gave(ref)
         elif ref is not None and message.qos:
-            self._federation.custody.decline(ref)
+            self._federation.custody.decline(ref, denied=denied)
         else:
             node.counters.shared_undelivered += 1
 
@@ -333,22 +334,38 @@ class Sharing:
     def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
         """Return who may get a message that was given to a member before: `HERE`, a broker, or None. `skip`: not these."""
         group, pool = self.here.get(mark), self._pools.get(mark)
-        own = self._best(group, self._node.fanout.route(message.topic).permitted)
+        own = Own.NONE if self._own in skip else self._best(group, self._node.fanout.route(message.topic).permitted)
         if pool is None:
             return HERE if own is not Own.NONE else None
         return pool.choose(own, skip, busy=self._federation.assignments.busy, again=True)
 
-    def give(self, target: bytes, mark: bytes, message: Message, visited: tuple[bytes, ...], *, retain: bool) -> None:
+    def others(self, mark: bytes, but: Container[bytes]) -> bool:
+        """Whether other brokers than these have members of a group, whether they can be reached or not."""
+        pool = self._pools.get(mark)
+        return pool is not None and any(broker_id not in but for broker_id in pool.brokers)
+
+    def give(
+        self,
+        target: bytes,
+        mark: bytes,
+        message: Message,
+        visited: tuple[bytes, ...],
+        *,
+        retain: bool,
+        tries: Tries | None = None,
+    ) -> None:
         """Give a message to a group alone, here or at another broker. `visited`: those that had no member for it."""
         here = target == HERE
         copy = Message(
             message.topic, message.payload, message.qos, here and retain, message.properties, message.expires_at, None
         )  # fmt: skip
+        choice = Choice([] if here else [(self._life(target), mark)], passed=True, retain=retain, visited=visited)
+        choice.tries = tries
         if here:
+            copy.choice = choice  # should no member have it after all
             self.deliver_here(mark, copy)
             return
         relay = self._node.relay
-        choice = Choice([(self._life(target), mark)], passed=True, retain=retain, visited=visited)
         relay.forward(copy, choice)
         self._federation.assignments.given(relay.key, relay.own.top, choice, copy)
 
@@ -400,3 +417,9 @@ def _visited(message: Message) -> tuple[bytes, ...]:
     """Return the brokers that had a message before this one and could not deliver it to a group."""
     choice: Choice | None = getattr(message, "choice", None)
     return () if choice is None else choice.visited
+
+
+def _tries(message: Message) -> Tries | None:
+    """Return which brokers gave a message back."""
+    choice: Choice | None = getattr(message, "choice", None)
+    return None if choice is None else choice.tries

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from broker import limits
+from broker.access import Access
+from broker.aclfile import parse_rules
 from broker.choice import Choice
 from broker.fanout import Route
 from broker.message import Message
 from broker.sharing import Sharing
+from broker.wire.properties import Property
 from routing.share import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import quiet, run_seed
@@ -132,6 +136,117 @@ def test_a_broker_dies(seed: int) -> None:
     got = scene.got()
     assert set(got.values()) == {1}
     assert got.keys() == {*early, *between, *late}
+
+
+def tables(scene: Scene) -> list[tuple[str, str, int]]:
+    """What brokers still keep of messages that were given to members elsewhere: broker, table, size."""
+    found = []
+    for host in scene.world.alive():
+        federation = host.running.federation
+        custody = federation.custody
+        for name in ("_held", "_claimed", "_claims", "_parked", "_ready", "_granted", "_given", "_out", "_unsaid"):
+            found.append((host.name, name, len(getattr(custody, name))))
+        found += [(host.name, "bytes", custody.size), (host.name, "count", custody._count)]
+        found.append((host.name, "ledger", len(federation.assignments.ledger)))
+    return [entry for entry in found if entry[2]]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
+    """By the rules of their brokers: it is tried everywhere, given up and counted, and what others may have is not behind it."""
+    scene = Scene(seed)
+    for host in scene.world.hosts:
+        host.running.set_access(Access(None, parse_rules("rules", "deny receive t\nallow all #"), True), scene.world.now)
+    scene.publish(20, qos)
+    scene.world.run(30.0)
+    nodes = [host.running for host in scene.world.hosts]
+    assert sum(node.counters.shared_undelivered for node in nodes) == 20
+    assert sum(node.relay.own.top for node in nodes) <= 40, "each is sent on once"
+    assert not scene.got()
+    assert not tables(scene)
+    nodes[2].set_access(None, scene.world.now)
+    numbers = scene.publish(20, qos)
+    scene.world.run(5.0)
+    assert {got.number for got in scene.members[1].got} == set(numbers)
+    assert not tables(scene)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_has_no_room_is_not_asked_again_at_once(seed: int, monkeypatch: Patch) -> None:
+    """Two brokers without room do not throw a message to and fro; it is delivered when one has room."""
+    monkeypatch.setattr(limits, "MAX_HELD_SHARED", 5)
+    scene = Scene(seed, version=5, receive_maximum=1)
+    for member in scene.members:
+        member.ack_delay = 10.0
+    numbers = scene.publish(80, 2)
+    scene.world.run(20.0)
+    assert scene.world.hosts[0].running.counters.shared_given_again < 15 * len(numbers)
+    for member in scene.members:
+        member.ack_delay = 0.0
+    scene.world.run(60.0)
+    assert scene.got() == dict.fromkeys(numbers, 1)
+    assert not tables(scene)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_client_cannot_take_is_not_kept(seed: int) -> None:
+    """Too large for it, or expired: the giver hears so at once, and nothing is left when the giver is gone."""
+    scene = Scene(seed, version=5, receive_maximum=1)
+    for host in scene.world.hosts[1:]:
+        for session in host.running.sessions.values():
+            session.limited = session.checked = True
+            session.maximum_packet_size = 60
+    for _ in range(20):
+        scene.publisher.publish("t", 1, padding=100)
+    scene.world.run(1.0)
+    assert sum(host.running.counters.dropped_too_large for host in scene.world.hosts) == 20
+    assert not tables(scene)
+    for member in scene.members:
+        member.ack_delay = 3.0
+    publisher = SimClient(scene.world, scene.ledger, "pub5", scene.world.hosts[0], version=5)
+    publisher.connect()
+    scene.world.run(0.5)
+    for _ in range(20):
+        publisher.publish("t", 1, digits=3, properties={Property.MESSAGE_EXPIRY_INTERVAL: 1})
+    scene.world.run(1.0)
+    scene.world.hosts[0].kill()
+    scene.world.run(10.0)
+    assert sum(host.running.counters.expired for host in scene.world.alive()) > 10
+    assert not tables(scene)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> None:
+    """What it gave waits aside, for as long as it may come back; what others give goes on."""
+    scene = Scene(seed, version=5, receive_maximum=1)
+    world, member = scene.world, scene.members[1]
+    member.ack_delay = 0.02
+    other = SimClient(world, scene.ledger, "pub2", world.hosts[1])
+    other.connect()
+    scene.members[0].disconnect()
+    world.run(0.5)
+    first = scene.publish(200, 2)
+    world.run(0.3)
+    if pause:
+        world.hosts[0].pause()
+    else:
+        world.hosts[0].kill()
+    world.run(0.2)
+    second = [sent.number for sent in (other.publish("t", 2) for _ in range(20)) if sent is not None]
+    world.run(8.0)
+    came = [got.number for got in member.got]
+    assert [number for number in came if number in second] == second
+    assert len(came) < len(first)
+    if pause:
+        world.hosts[0].resume()
+        world.run(30.0)
+        assert scene.got() == dict.fromkeys([*first, *second], 1)
+    else:
+        world.run(130.0)
+        assert world.hosts[2].running.counters.shared_undelivered == len(first) + len(second) - len(member.got)
+    assert not tables(scene)
 
 
 # ---------------------------------------------------------------- the checker
