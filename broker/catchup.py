@@ -11,7 +11,8 @@ given to its members, in order, in steps. Until that is done nothing new is give
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -31,7 +32,7 @@ ASK, TOLD = 13, 14
 
 STEP = 500
 """messages that are given to groups in one turn, about 10 ms of work,"""
-LOOKS = 10_000
+LOOKS = 2_000
 """and entries of the log that are looked at."""
 PAUSE = 0.001
 """s between two turns."""
@@ -46,16 +47,16 @@ _ITEM = MARK_SIZE + 4
 class Job:
     """Groups of one broker that are being caught up."""
 
-    __slots__ = ("broker", "entries", "first", "marks", "tops", "trie")
+    __slots__ = ("broker", "entries", "first", "last", "marks", "trie")
 
     def __init__(self, broker: bytes, marks: dict[bytes, float]) -> None:
         """`marks`: with when (s) each group began."""
         self.broker = broker
         self.marks = marks
         self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
-        self.entries: deque[Entry] = deque()  # to look at
+        self.entries: Iterator[Entry] = iter(())  # to look at
+        self.last: Entry | None = None  # of these
         self.first: dict[tuple[bytes, bytes], int] = {}  # mark, origin -> the lowest number that the group is owed
-        self.tops: dict[bytes, int] = {}  # origin -> the highest
 
 
 class Catchup:
@@ -136,9 +137,9 @@ class Catchup:
         if all(mark in self._since for mark in self._covered):
             return
         relay = self._federation.relay
-        for entry in relay.log.latest():
-            if entry.key in relay.ours:
-                oldest[entry.key] = entry.sequence
+        for entry in chain.from_iterable(relay.log.pieces()):
+            if entry.key in relay.ours and oldest.setdefault(entry.key, entry.sequence) and len(oldest) == len(relay.ours):
+                break
         for mark in [mark for mark in self._covered if mark not in self._since]:
             origins = self._covered[mark]
             for key in [k for k, ranges in origins.items() if not ranges or ranges[-1][1] < oldest.get(k, LAST)]:
@@ -239,28 +240,25 @@ class Catchup:
         given, looks = 0, LOOKS
         while given < STEP and looks > 0:
             looks -= 1
-            if not job.entries:
-                self._gather(job, float("-inf"))
-                if not job.entries:
-                    self._end(job)
-                    return True
-            given += self._give(job, job.entries.popleft())
+            entry = next(job.entries, None)
+            if entry is None and self._gather(job, float("-inf")):
+                entry = next(job.entries, None)
+            if entry is None:
+                self._end(job)
+                return True
+            if entry.key in self._federation.relay.ours:
+                given += self._give(job, entry)
         return False
 
-    def _gather(self, job: Job, since: float) -> None:
-        """Find what was published here since, and was not found before."""
-        relay = self._federation.relay
-        first = not job.tops
-        found: list[Entry] = []
-        for entry in relay.log.latest():
-            if entry.at < since or (not first and entry.sequence <= job.tops.get(entry.key, 0)):
-                break
-            if entry.key in relay.ours:
-                found.append(entry)
-        for entry in found:
-            job.tops[entry.key] = max(job.tops.get(entry.key, 0), entry.sequence + entry.count - 1)
-        job.tops.setdefault(relay.key, relay.own.top)
-        job.entries.extend(reversed(found))
+    def _gather(self, job: Job, since: float) -> bool:
+        """Find what came into the log since (s), and was not found before; whether there is any."""
+        log, last = self._federation.relay.log, job.last
+        if last is None:
+            job.entries = chain.from_iterable(log.pieces(since))
+        else:
+            job.entries = iter(list(takewhile(lambda entry: entry is not last and entry.at >= last.at, log.latest()))[::-1])
+        job.last = next(log.latest(), None)
+        return job.last is not last
 
     def _give(self, job: Job, entry: Entry) -> int:
         """Give a message, or a run of them, to the groups that it is for; how often."""

@@ -285,6 +285,10 @@ HELD_FEEDS_BYTES = 128 * 1024 * 1024
 """bytes of these, and HELD_MEMORY each, beyond which what comes is not taken, but asked for again when there is room
 [feeds_refused]: four times what a neighbour can replay from its log."""
 
+ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
+"""bytes of answers of origins of which not all parts are here. One that goes beyond is dropped and asked for again
+[routed_dropped]: an honest one has some 256 KiB and a message more."""
+
 HELD_MEMORY = 300
 """bytes of memory that one of these takes besides its packet."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import attrgetter
 
 from broker import limits
 from broker.choice import CHOSEN, Choice, decode_choice
@@ -215,10 +217,12 @@ class MessageLog:
             self.pressed()
         return size <= self._limit
 
-    def pieces(self) -> Iterator[list[Entry]]:
-        """The entries that are here now, the oldest first, some at a time; those that go before it is their turn are left out.
-        One list of all would be a burden for the garbage collector, which looks through all that is new."""
+    def pieces(self, since: float = float("-inf")) -> Iterator[list[Entry]]:
+        """The entries that are here now and came since (s), the oldest first, some at a time; those that go before their turn are
+        left out. One list of all would be a burden for the garbage collector, which looks through all that is new."""
         at, end = self._gone, self._gone + len(self._entries)
+        if self._entries and since > self._entries[0].at:
+            at += bisect_left(self._entries, since, key=attrgetter("at"))
         while (at := max(at, self._gone)) < end:
             begin = at - self._gone
             yield list(islice(self._entries, begin, begin + min(PIECE, end - at)))

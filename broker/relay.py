@@ -210,6 +210,7 @@ class Relay:
             others = (k for k in self.vector if k != self.key)
             for oldest in nsmallest(limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
+                self.repeats.highest.pop(oldest, None)
         if boot >= self.since and broker_id != self.federation.own.id:
             # It began after us, or in the same second (boot numbers are seconds where they can be): what we have not heard of it,
             # we missed, or it was published before anybody here had subscribed.
@@ -240,7 +241,13 @@ class Relay:
                 link.add_record(ORIGINS, body)
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
-        """Begin with the origins that a neighbour knows and that are new here where that neighbour is."""
+        """Begin with the origins that a neighbour knows and that are new here where that neighbour is.
+
+        Raises:
+            MalformedPacket: it knows numbers that no broker reaches.
+        """
+        if any(window.top >= LAST for window in seen.values()):
+            raise MalformedPacket("neighbour that has seen a number that no broker reaches")
         # What nobody published goes first when the table is full, and takes nobody's place then: it would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
         room = min(limits.MAX_ORIGINS - len(self.vector), limits.MAX_QUIET_ORIGINS - quiet)
@@ -423,6 +430,7 @@ class Relay:
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
             del self.vector[key]
+            self.repeats.highest.pop(key, None)
             if key in self.ours:
                 self.ours.discard(key)
                 self.federation.streams.tell_earlier()

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from broker import limits
 
 LAST = (1 << 48) - 1
-"""The highest sequence number that can be told."""
+"""The highest sequence number that can be told. No message has it: who has everything can still say what comes next."""
 
 Ranges = list[tuple[int, int]]
 

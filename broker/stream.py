@@ -42,11 +42,12 @@ class Held:
 class Question:
     """What an origin was asked for, and what has come of its answer."""
 
-    __slots__ = ("again", "asked", "parts")
+    __slots__ = ("again", "asked", "parts", "size")
 
     def __init__(self, asked: Ranges) -> None:
         self.asked = asked
         self.parts: list[bytes] = []
+        self.size = 0  # bytes of these
         self.again = False  # the way broke once more since
 
 
@@ -175,7 +176,9 @@ class Stream:
         if self.free:
             self.owe([(first, last)])
         else:
-            self.refused = merge([*self.refused, (first, last)])
+            self.refused = joined(self.refused, [(first, last)])
+            if len(self.refused) > limits.MAX_SKIPS:  # what is between them is asked for, too: what is here is not taken twice
+                self.refused = roughly(self.refused, limits.MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
     def put_by(self, held: Held) -> None:
@@ -204,7 +207,7 @@ class Stream:
 
     def owe(self, ranges: Ranges) -> None:
         """Note what is missing and is to be delivered whenever it comes."""
-        self.owed = merge(self.owed + ranges)
+        self.owed = joined(self.owed, ranges)
         beyond = len(self.owed) - limits.MAX_SKIPS
         if beyond > 0:
             del self.owed[:beyond]
@@ -216,3 +219,11 @@ class Stream:
         top = max(begin, self.window.top)
         holes = sorted([*self.window.gaps, *self.window.history])
         return roughly(merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]))
+
+
+def joined(some: Ranges, more: Ranges) -> Ranges:
+    """Return two sets of numbers as one, which may be the first. Costs little when the second is behind the first, as mostly."""
+    if some and more and more[0][0] > some[-1][1] + 1:
+        some += more
+        return some
+    return merge([*some, *more])

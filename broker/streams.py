@@ -26,7 +26,7 @@ from broker.choice import ID, Choice
 from broker.listings import BEHIND, KNOWN, LIVE, ROUTING, STATE
 from broker.log import read_link_packets
 from broker.message import Message, size_of
-from broker.origin import Ranges, Window, intersect, merge, origin_key, split_key, subtract
+from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, split_key, subtract
 from broker.rate import Budget
 from broker.records import UPTO, Handler
 from broker.release import Release
@@ -351,7 +351,7 @@ class Streams:
         if top > begin:
             stream.owe(subtract([(begin + 1, top)], here))
             stream.settled = top
-        stream.owe(stream.refused)
+        stream.owe(subtract(stream.refused, here))
         stream.refused = []
         self.federation.positions.gone(stream.key, top)
         self.release.begin(stream, now)
@@ -441,12 +441,18 @@ class Streams:
             raise MalformedPacket("answer with messages is truncated")
         number, index, flags = int.from_bytes(body[12:16], "big"), int.from_bytes(body[16:20], "big"), body[20]
         top = int.from_bytes(body[21:27], "big")
+        if top >= LAST:
+            raise MalformedPacket("answer up to a number that no broker reaches")
         link = self.federation.listings.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.fed or index != len(question.parts):
             return
         question.parts.append(body[27:])
+        question.size += len(body)
+        if question.size >> 20 != question.size - len(body) >> 20 and self._answers() > limits.ANSWERS_BYTES:
+            del stream.questions[number]
+            raise MalformedPacket("answer with messages that is too large")
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
             return
@@ -480,11 +486,15 @@ class Streams:
             stream.finished = listing is not None and listing.boot > stream.boot
             self.release.begin(stream, now)
 
+    def _answers(self) -> int:
+        """Return the bytes of all answers of which parts are here."""
+        return sum(question.size for stream in self._all() for question in stream.questions.values())
+
     def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float) -> None:
         """Take what an answer brought, and its word that up to `top` there is nothing else."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
-            if key != stream.key:
+            if key != stream.key or not 0 < sequence <= top:
                 continue
             late = sequence <= stream.done
             if late and find(stream.owed, sequence, sequence) < 0:
@@ -562,6 +572,8 @@ class Streams:
         for at in range(0, len(body), STEP):
             key = b2a_base64(body[at : at + 12], newline=False)
             done = int.from_bytes(body[at + 12 : at + STEP], "big")
+            if done >= LAST:
+                raise MalformedPacket("UPTO record with a number that no broker reaches")
             window = vector.get(key)
             stream = None if window is None else window.stream
             if window is None or stream is None or link not in (stream.source, stream.behind):

@@ -216,7 +216,19 @@ def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
     unharmed(world)
 
 
-@pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1, LAST])
+@pytest.mark.parametrize("kind", [SEEN, ORIGINS])
+def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
+    """Behind it no other could be told any more."""
+    world = lone()
+    liar = Neighbour(world, 1)
+    liar.send(ping((kind, vector_of(LAST))))
+    assert not liar.up
+    assert world.counters.link_garbage == 1
+    assert list(world.node.relay.vector) == [world.node.relay.key]
+    unharmed(world)
+
+
+@pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1])
 @pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
 def test_vectors_at_the_limits_are_taken_and_told_on(kind: int, top: int) -> None:
     """What we tell others of what a neighbour told us is never what they refuse."""

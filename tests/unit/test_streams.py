@@ -14,8 +14,9 @@ from broker.counters import Counters
 from broker.interest import Interest
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
 from broker.positions import Positions
-from broker.stream import Stream
+from broker.stream import Held, Stream, joined
 from broker.streams import Streams
+from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
 
 NEAR: Any = SimpleNamespace(name="near")
@@ -203,6 +204,40 @@ def test_questions_are_bounded() -> None:
     for _ in range(100):
         asking.ask()
     assert len(asking.stream.questions) <= 16
+
+
+def test_an_answer_without_an_end_is_dropped() -> None:
+    """A broker that goes on sending parts does not fill the memory."""
+    asking = Asking()
+    number = asking.ask()
+    part = bytes(limits.MAX_PACKET_SIZE // 8)
+    head = bytes(12) + number.to_bytes(4, "big")
+    with pytest.raises(MalformedPacket):
+        for index in range(100):
+            asking.streams._answer_received(ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0)
+    assert index < 20
+    assert number not in asking.stream.questions
+    asking.answer(asking.ask(), 7)
+    assert asking.stream.done == 7
+
+
+@given(st.lists(numbers, max_size=60))
+def test_joined_sets_are_merged_ones(some: Ranges) -> None:
+    found: Ranges = []
+    for index, one in enumerate(some):
+        found = joined(found, [one])
+        assert found == merge(some[: index + 1])
+
+
+def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
+    """With holes between, as nobody here wants these: no list without end, and what waits is not owed besides."""
+    found, _ = stream()
+    found.put_by(Held(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
+    for number in range(1, 200_000, 2):
+        found.refuse(number, number)
+    assert len(found.refused) <= limits.MAX_SKIPS
+    assert (found.refused[0][0], found.refused[-1][1], found.settled) == (1, 199_999, 0)
+    assert numbers_in(found.refused) >= set(range(1, 200_000, 2))
 
 
 def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
