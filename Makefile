@@ -45,7 +45,7 @@ run:
 
 test:
 	@scripts/setup venv brokers mqttjs java
-	@$(PYTHON) -m pytest $(ARGS)
+	@scripts/test $(ARGS)
 
 interop:
 	@scripts/setup venv brokers mqttjs-required

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from tests.process.brokers import Broker, Client, Cluster, clients, star_of, unt
 MESSAGES = 200
 
 
-@pytest.fixture
-def star(tmp_path: Path) -> Iterator[list[Broker]]:
+@pytest.fixture(scope="module")
+def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves; all have links to each other."""
-    with star_of(tmp_path, "topic") as brokers:
+    with star_of(tmp_path_factory.mktemp("star"), "topic") as brokers:
         until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active")
         yield brokers
 
@@ -42,19 +43,41 @@ def numbers(client: Client) -> list[bytes]:
 EXPECTED = [f"{number}".encode() for number in range(MESSAGES)]
 
 
+def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
+    """What each end of each link has told that it costs (ms)."""
+    views = [broker.view() for broker in brokers]
+    return {(view["id"], peer): cost for view in views for peer, cost in view["overlays"]["costs_ms"].items()}
+
+
+def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
+    """Whether the link of the two leaves is clearly the shortest way between them. Links cost what their round trips were
+    measured to take: on a busy machine that may be anything."""
+    root, *leaves = (broker.view()["id"] for broker in star)
+
+    def cost(one: str, other: str) -> float:
+        return max(told.get((one, other), inf), told.get((other, one), inf))
+
+    return cost(*leaves) < inf and cost(*leaves) <= max(cost(root, leaf) for leaf in leaves)
+
+
 @pytest.mark.parametrize("qos", (0, 1, 2))
 def test_from_leaf_to_leaf_past_the_root(star: list[Broker], make: Callable[..., Client], qos: int) -> None:
     """Overlays, figure 5 (d): a broker that is not interested in the topic gets none of it."""
     middle, wanting, other = star
     subscriber, publisher = make(wanting.port), make(other.port)
     subscriber.subscribe("wanted/#", qos)
+    told = until(lambda: past(star, found := costs(star)) and found, "the link of the leaves is the shortest way")
     open_way(publisher, subscriber, "wanted/x")
+    before = middle.counter("received_link")
     publisher.done(*[publisher.publish("wanted/x", f"{number}", qos) for number in range(MESSAGES)])
-    until(lambda: len(numbers(subscriber)) >= MESSAGES, "all messages")
-    assert numbers(subscriber) == EXPECTED
-    assert middle.counter("received_link") == 0
-    sets = other.view()["overlays"]["sets"]
-    assert [found["brokers"] for found in sets] == [[wanting.view()["id"]]]
+    # What is under way at QoS 0 while links are found to cost something else may be lost.
+    until(lambda: len(numbers(subscriber)) >= MESSAGES or (not qos and costs(star) != told), "all messages")
+    received = middle.counter("received_link")
+    if costs(star) == told:
+        assert received == before
+    if qos or costs(star) == told:
+        assert numbers(subscriber) == EXPECTED
+    until(lambda: [found["brokers"] for found in other.view()["overlays"]["sets"]] == [[wanting.view()["id"]]], "one set")
 
 
 def test_topics_of_the_same_brokers_share_an_overlay(star: list[Broker], make: Callable[..., Client]) -> None:
@@ -67,25 +90,12 @@ def test_topics_of_the_same_brokers_share_an_overlay(star: list[Broker], make: C
     open_way(publisher, second, "t/0")
     publisher.done(*[publisher.publish(f"t/{number}", "x", 1) for number in range(60)])
     until(lambda: min(first.payloads().count(b"x"), second.payloads().count(b"x")) == 60, "all messages")
-    sets = middle.view()["overlays"]["sets"]
-    assert [(sorted(found["brokers"]), found["topics"]) for found in sets] == [
-        (sorted((one.view()["id"], two.view()["id"])), 60)
-    ]
+    wanting = sorted((one.view()["id"], two.view()["id"]))
 
+    def sets() -> list[tuple[list[str], int]]:
+        return [(sorted(found["brokers"]), found["topics"]) for found in middle.view()["overlays"]["sets"]]
 
-def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[..., Client]) -> None:
-    """The tree has to be grown anew; what is acknowledged meanwhile arrives once and in order."""
-    middle, wanting, other = star
-    subscriber, publisher = make(wanting.port), make(other.port)
-    subscriber.subscribe("wanted", 2)
-    open_way(publisher, subscriber, "wanted")
-    half = MESSAGES // 2
-    sent = [publisher.publish("wanted", f"{number}", 2) for number in range(half)]
-    middle.kill()
-    sent += [publisher.publish("wanted", f"{number}", 2) for number in range(half, MESSAGES)]
-    publisher.done(*sent)
-    until(lambda: len(numbers(subscriber)) >= MESSAGES, "all messages")
-    assert numbers(subscriber) == EXPECTED
+    until(lambda: sets() == [(wanting, 60)], "one set of brokers for all topics")
 
 
 def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..., Client]) -> None:
@@ -111,6 +121,21 @@ def test_status_tells_of_overlays(star: list[Broker]) -> None:
     text = render(star[0].view())
     assert "overlays 0 for 0 topics" in text
     assert "overlays none" in render(star[0].view() | {"overlays": {"active": False}})
+
+
+def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[..., Client]) -> None:
+    """The tree has to be grown anew; what is acknowledged meanwhile arrives once and in order."""
+    middle, wanting, other = star
+    subscriber, publisher = make(wanting.port), make(other.port)
+    subscriber.subscribe("wanted", 2)
+    open_way(publisher, subscriber, "wanted")
+    half = MESSAGES // 2
+    sent = [publisher.publish("wanted", f"{number}", 2) for number in range(half)]
+    middle.kill()
+    sent += [publisher.publish("wanted", f"{number}", 2) for number in range(half, MESSAGES)]
+    publisher.done(*sent)
+    until(lambda: len(numbers(subscriber)) >= MESSAGES, "all messages")
+    assert numbers(subscriber) == EXPECTED
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
