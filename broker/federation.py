@@ -114,8 +114,8 @@ class Federation:
     @property
     def memory(self) -> int:
         """Bytes that are kept for clients of other brokers, and by what these say, about."""
-        shared = self.assignments.ledger.size + self.custody.size
-        return shared + self.streams.release.held_bytes + self.moving.exported + self.listings.directory.memory
+        messages = self.assignments.ledger.size + self.custody.size + self.streams.release.held_bytes
+        return messages + self.moving.exported + self.listings.directory.memory + self.interest.memory
 
     # ---------------------------------------------------------------- inputs
 

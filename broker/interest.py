@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.forms import filter_memory
 from broker.listings import INTEREST, PACE
 from broker.origin import split_key
 from routing.cover import Cover
@@ -42,13 +43,14 @@ class Interest:
 
     __slots__ = (
         "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_loading", "_node", "_planned", "_working",
-        "generation", "selective", "telling",
+        "generation", "memory", "selective", "telling",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
+        self.memory = 0  # bytes that these take, and what is told of filters here
         self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._planned = False  # `_close` is going to look at them
@@ -83,7 +85,7 @@ class Interest:
         for _ in range(min(LOAD, len(self._loading))):
             topic_filter = self._loading.popleft()
             if topic_filter in wanted and not topic_filter.startswith("$"):
-                self._cover.add(topic_filter)
+                self._want(topic_filter)
         if self._loading:
             self._node.schedule(now + LOAD_PACE, self._load)
         elif not self._crowded:
@@ -95,7 +97,7 @@ class Interest:
         if self.telling and not topic_filter.startswith("$"):  # no such topic crosses a link
             if wanted:
                 self._closing.pop(topic_filter, None)
-                self._cover.add(topic_filter)
+                self._want(topic_filter)
                 self._post()
             else:
                 if not self._planned:
@@ -103,6 +105,11 @@ class Interest:
                     self._node.schedule(self._node.now + LINGER, self._close)
                 self._closing.pop(topic_filter, None)  # the dict is in the order of time
                 self._closing[topic_filter] = self._node.now + LINGER
+
+    def _want(self, topic_filter: str) -> None:
+        if topic_filter not in self._cover:
+            self.memory += filter_memory(topic_filter)
+        self._cover.add(topic_filter)
 
     def _close(self, now: float) -> None:
         self._planned = False
@@ -112,6 +119,8 @@ class Interest:
                 self._node.schedule(until, self._close)
                 break
             del self._closing[topic_filter]
+            if topic_filter in self._cover:
+                self.memory -= filter_memory(topic_filter)
             self._cover.remove(topic_filter)
         self._post()
         self._federation.hurry(now)
@@ -164,11 +173,16 @@ class Interest:
             if value is not None:
                 return  # it is told again, and nothing else has been assumed meanwhile
         if value is None:
-            self._filters.remove(topic_filter, broker_id)
+            self._forget(topic_filter, broker_id)
         else:
-            self._filters.insert(topic_filter, broker_id, broker_id)
+            if self._filters.insert(topic_filter, broker_id, broker_id):
+                self.memory += filter_memory(topic_filter)
             self._federation.overlays.learnt(broker_id, topic_filter)
         self.generation += 1
+
+    def _forget(self, topic_filter: str, broker_id: bytes) -> None:
+        if self._filters.remove(topic_filter, broker_id):
+            self.memory -= filter_memory(topic_filter)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         self.generation += 1
@@ -178,7 +192,7 @@ class Interest:
     def forget(self, broker_id: bytes) -> None:
         """Forget the filters of a broker that it has not told anew since the tree lost it."""
         for topic_filter in self._kept.pop(broker_id, ()):
-            self._filters.remove(topic_filter, broker_id)
+            self._forget(topic_filter, broker_id)
         self.generation += 1
 
     def links(self, topic: bytes) -> list[Link]:

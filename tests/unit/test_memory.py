@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker import limits
+from broker.forms import filter_memory
 from broker.machine import default_memory_limit, files_for_clients
 from broker.memory import Pressure, queue_memory
 from broker.wire.encode import encode_packet
@@ -245,3 +246,25 @@ def test_who_leaves_most_is_closed_at_last() -> None:
     world.advance(5.0)
     assert world.counters.memory_closed > 0
     assert world.node.memory.used < 1.1 * 4 * MIB
+
+
+def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
+    world = World(routing="interest")
+    interest = world.node.federation.interest
+    for other in (b"broker-1", b"broker-2"):
+        interest._posted(other, b"a/+/b", b"")
+        interest._posted(other, b"a/+/b", b"")
+    assert interest.memory == filter_memory("a/+/b")
+    for other in (b"broker-1", b"broker-2", b"broker-2"):
+        interest._posted(other, b"a/+/b", None)
+    assert interest.memory == 0
+    interest.begin()
+    client = world.connect("c")
+    for _ in range(2):
+        client.subscribe("a/+", "a/+/c", "b")
+        client.unsubscribe("a/+", "a/+/c")
+        client.subscribe("a/+")
+        client.unsubscribe("a/+", "b")
+    assert world.node.federation.memory >= interest.memory > 0
+    world.advance(120.0)
+    assert interest.memory == 0
