@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import BEHIND, CLIENT
-from broker.origin import LAST, Vector, Window, decode_vector, merge, roughly, split_key, subtract
+from broker.origin import LAST, Ranges, Vector, Window, decode_vector, merge, roughly, split_key, subtract
 from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.parts import Sending, split
 from broker.session import Session
@@ -267,19 +267,17 @@ class Giving:
         node = self._node
         if merged:
             node.moving.merging.note(session)
-            seen = delivered(node, session)
+            state = old_state(node, session, now)
         else:
             seen = offered(node.relay.vector)
             self._federation.repeats.complete(seen, session)
-        state = state_of(session, seen, node.fanout)
-        if merged:
-            state.origins = origins_of(state.items, seen, node.relay.log, now)
-        elif self._left_behind(client_id, session.stamp):
+            state = state_of(session, seen, node.fanout)
+        if not merged and self._left_behind(client_id, session.stamp):
             state.given = self._given_here(session, state)
             self._tighten(session, state.before)
         data = encode_state(state, now)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = self._exports[client_id] = Export(taker, stamp, self._number, seen, len(session.queue), data, now)
+        export = self._exports[client_id] = Export(taker, stamp, self._number, state.seen, len(session.queue), data, now)
         export.merged = merged
         self.size += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
@@ -291,11 +289,11 @@ class Giving:
         entries = [decode_entry(listing.entries.get(key)) for listing in self._federation.listings.directory.listings.values()]
         return any(entry is not None and entry.stamp < stamp for entry in entries)
 
-    def _given_here(self, session: Session, state: SessionState) -> Vector:
+    def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
         """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""
         merging, vector = self._node.moving.merging, self._node.relay.vector
         merging.note(session)
-        for origin in origins_of(state.items, offered(vector), self._node.relay.log, self._node.now):
+        for origin in origins_of(state.items, ranges_of(offered(vector)), self._node.relay.log, self._node.now):
             if origin is not None:
                 merging.offers(session, *origin)
         return merging.given(session)
@@ -351,38 +349,59 @@ class Giving:
                 self.forget(client_id)
 
 
-def delivered(node: Node, session: Session) -> Vector:
+def old_state(node: Node, session: Session, now: float) -> SessionState:
+    """Return a session here as one that is to be added to a newer one."""
+    has = delivered(node, session)
+    state = state_of(session, vector_of(has), node.fanout)
+    state.given = node.moving.merging.given(session)
+    state.origins = origins_of(state.items, has, node.relay.log, now)
+    return state
+
+
+def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
+    """Return the numbers that a vector has."""
+    return {key: subtract([(1, window.top)], window.gaps) for key, window in vector.items() if window.top}
+
+
+def vector_of(has: dict[bytes, Ranges]) -> Vector:
+    """Return a vector that has these numbers, or some less."""
+    vector: Vector = {}
+    for key, ranges in has.items():
+        window = vector[key] = Window(ranges[-1][1], 0.0)
+        window.gaps = roughly(subtract([(1, window.top)], ranges))
+    return vector
+
+
+def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
     """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, what it had
     at other brokers, and what it got from older sessions and from logs."""
     starts = [s.start for s in session.subscriptions.values()]
     vector = offered(node.relay.vector)
     elsewhere = node.federation.repeats.of(session)
     given = node.moving.merging.given(session)
-    found: Vector = {}
+    found: dict[bytes, Ranges] = {}
     for key in {*vector, *elsewhere, *given}:
-        has = list(elsewhere.get(key, ()))
-        if key in given:
-            has += subtract([(1, given[key].top)], given[key].gaps)
+        has = [*elsewhere.get(key, ()), *given.get(key, ())]
         window = vector.get(key)
         if window is not None and starts:
             low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
             has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
             has += [pair for start in starts if start is not None for pair in start.early.get(key, ())]
         if has := merge(has):
-            seen = found[key] = Window(has[-1][1], 0.0)
-            seen.gaps = roughly(subtract([(1, seen.top)], has))
+            found[key] = has
     return found
 
 
-def origins_of(items: list[Item], seen: Vector, log: MessageLog, now: float) -> list[tuple[bytes, int] | None]:
-    """Find in the log where messages that were delivered come from, the newest first: those of one topic and payload are as good
-    as one another."""
+def origins_of(
+    items: list[Item], ranges: dict[bytes, Ranges], log: MessageLog, now: float
+) -> list[tuple[bytes, int] | None]:
+    """Find in the log where messages that were delivered (`ranges`) come from, the newest first: those of one topic and payload
+    are as good as one another. Retained copies, which a subscription brought, are none of them as long as there are others."""
     found: list[tuple[bytes, int] | None] = [None] * len(items)
     places: dict[tuple[bytes, bytes], list[int]] = {}
-    for index, item in enumerate(items):
+    for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
         places.setdefault((item.message.topic, item.message.payload), []).append(index)
     topics = {topic for topic, _ in places}
-    ranges = {key: subtract([(1, window.top)], window.gaps) for key, window in seen.items() if window.top}
     for entry in reversed(log.those(ranges, now - limits.LOG_AGE)) if items else ():
         if entry.topic in topics:
             for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):

@@ -177,6 +177,10 @@ some 100 bytes on every broker."""
 SESSION_TOMBSTONE_TIME = 86_400.0
 """s for which they are remembered: as long as deleted retained messages."""
 
+MAX_GIVEN = 10_000
+"""ranges of numbers of one origin that a session got from logs and older sessions, and that go with it when it moves: as many as
+it can have waiting. Of more the oldest are forgotten, and may come twice."""
+
 MAX_BROUGHT = 10_000
 """retained messages of the last LOG_AGE that came by a comparison and were delivered, some 200 bytes each: they say what a
 session that is merged has had. Of more, the oldest are forgotten, and may come twice."""

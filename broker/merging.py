@@ -32,21 +32,22 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
-from broker.giving import DONE, ENDED, MERGE, NOTHING, REQUEST, delivered, origins_of, say
+from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import Message, size_of
-from broker.origin import Ranges, Vector, Window, encode_vector, intersect, roughly, subtract
+from broker.origin import LAST, Ranges, Vector, Window, encode_vector, intersect, subtract
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
 from broker.session import Outgoing, Repeat, Session
-from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, state_of
+from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.strings import shorten
 from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
+    from broker.access import Permissions
     from broker.federation import Federation
     from broker.node import Node, Timer
     from broker.positions import Start
@@ -139,6 +140,8 @@ class Merging:
             (State.ASKING, NOTHING): self._over,
             (State.CLOSING, NOTHING): self._over,
             (State.CLOSING, ENDED): self._over,
+            (State.ASKING, NEWER): self._over,
+            (State.CLOSING, NEWER): self._newer,
         }
 
     def __len__(self) -> int:
@@ -178,6 +181,13 @@ class Merging:
     def _over(self, merge: Merge) -> None:
         self._merges.pop((merge.client_id, merge.holder), None)
 
+    def _newer(self, merge: Merge) -> None:
+        """The client has been at the old broker again since: what it has there now is another session."""
+        self._over(merge)
+        session = self._node.sessions.get(merge.client_id)
+        if session is not None and session.stamp:
+            self.look(session)
+
     # ---------------------------------------------------------------- asking
 
     def way_changed(self, broker_id: bytes) -> None:
@@ -198,6 +208,11 @@ class Merging:
             session = self._node.sessions.get(merge.client_id)
             if session is None or not session.stamp:
                 self._over(merge)
+            elif session.conn is None and untouched(session):
+                self._node.moving.discard(session)
+                self._over(merge)
+            elif merge.state is not State.CLOSING and self._node.moving.leaves(merge.client_id):
+                continue  # whoever takes the newer one takes the older ones, too
             elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
                 asked += 1
                 if merge.ask_at <= now:
@@ -298,6 +313,7 @@ class Merging:
             elif not twin:
                 kept.appendleft(item)
         self._federation.repeats.add(session, only(old.seen, here))
+        self._federation.repeats.add(session, lacking(old.given, here))
         self._absorbed.setdefault(session, []).append(Absorbed(old))
         node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
         node.counters.sessions_merged += 1
@@ -306,6 +322,18 @@ class Merging:
         if kept:
             client = shorten(session.client_id)
             self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
+
+    def put_back(self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState) -> Session:
+        """Make an older session again that was added to a newer one, as the newer one does not come."""
+        node = self._node
+        session = node.sessions[client_id] = Session(node, client_id)
+        session.permissions = permissions
+        restore(old, session, node.fanout)
+        session.stamp = stamp
+        self.inherit(session, old.given)
+        self._federation.repeats.add(session, only(old.seen, offered(node.relay.vector)))
+        node.expire_later(session)
+        return session
 
     def brought(self, key: bytes, number: int, message: Message) -> None:
         """Note a retained message that those here get from a comparison, whether it is older than their subscriptions or not."""
@@ -350,19 +378,15 @@ class Merging:
         numbers.add(number)
         return new
 
-    def given(self, session: Session) -> Vector:
+    def given(self, session: Session) -> dict[bytes, Ranges]:
         """Return what a session got from logs and older sessions, for the broker that takes it."""
-        found: Vector = {}
-        for key, numbers in self._offered.get(session, {}).items():
-            ranges = joined([(number, number) for number in numbers])
-            window = found[key] = Window(ranges[-1][1], 0.0)
-            window.gaps = roughly(subtract([(1, window.top)], ranges))
-        return found
+        known = self._offered.get(session, {})
+        return {key: joined([(number, number) for number in numbers]) for key, numbers in known.items()}
 
-    def inherit(self, session: Session, given: Vector) -> None:
+    def inherit(self, session: Session, given: dict[bytes, Ranges]) -> None:
         """Take over what `given` said where a session was."""
-        for key, window in given.items():
-            for low, high in subtract([(1, window.top)], window.gaps) if window.top else ():
+        for key, ranges in given.items():
+            for low, high in ranges:
                 for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
                     self.offers(session, key, number)
 
@@ -422,6 +446,11 @@ class Merging:
             session.pump()
 
 
+def untouched(session: Session) -> bool:
+    """Return whether there is nothing in a session: its client was told that it is a new one, and went before it said more."""
+    return not (session.subscriptions or session.queue or session.inflight or session.incoming or session.will)
+
+
 def delivered_ranges(session: Session, here: Vector, key: bytes) -> Ranges:
     """Return which numbers of an origin may have been delivered to a session at its broker; `here`: what was offered there."""
     window = here.get(key)
@@ -452,9 +481,11 @@ def begun(start: Start | None, key: bytes, number: int, *, logged: bool) -> bool
     return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
 
 
-def old_state(node: Node, session: Session) -> SessionState:
-    """Return a session here as one that is to be absorbed."""
-    session.unpack()
-    state = state_of(session, delivered(node, session), node.fanout)
-    state.origins = origins_of(state.items, state.seen, node.relay.log, node.now)
-    return state
+def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
+    """Return what a session has got and has not been `here`."""
+    found = {}
+    for key, ranges in given.items():
+        window = here.get(key)
+        if rest := ranges if window is None else intersect(ranges, [*window.gaps, (window.top + 1, LAST)]):
+            found[key] = rest
+    return found

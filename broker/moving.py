@@ -25,7 +25,6 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -49,11 +48,12 @@ from broker.giving import (
     Giving,
     end_quietly,
     heard,
+    old_state,
     say,
 )
 from broker.listings import CLIENT
 from broker.log import read_link_messages
-from broker.merging import Merging, old_state
+from broker.merging import Merging
 from broker.message import Message, size_of
 from broker.origin import Vector, Window, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
@@ -69,6 +69,7 @@ from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.accept import Handshake
+    from broker.access import Permissions
     from broker.federation import Federation
     from broker.node import Node
 
@@ -91,8 +92,8 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "handshake", "heard", "holder", "parts", "seen", "session", "since", "stamp", "state", "taken",
-        "waiting",
+        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "state",
+        "taken", "waiting",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -105,6 +106,7 @@ class Pull:
         self.parts = Parts()
         self.taken: SessionState | None = None
         self.session: Session | None = None
+        self.left: tuple[int, Permissions | None, SessionState] | None = None  # an older one here that was added to it
         self.seen: Vector = {}  # what the holder has offered it,
         self.waiting = 0  # and what of that waited
 
@@ -253,8 +255,8 @@ class Moving:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
         if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
-            then = functools.partial(self._read, broker_id, client_id, entry)
-            self._node.predecessors.leave(client_id, then, self._node.now)
+            leave = self._node.predecessors.leave
+            leave(client_id, lambda now: self._compare(broker_id, client_id, entry, read=True), self._node.now)
         elif entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
             if (entry.born, broker_id) < (session.born, self._own):
                 self._lose(session, resumed=False)
@@ -264,9 +266,6 @@ class Moving:
             self._lose(session, resumed=bool(entry.flags & RESUMED))
         else:
             self._left(session)
-
-    def _read(self, broker_id: bytes, client_id: str, entry: Entry, now: float) -> None:
-        self._compare(broker_id, client_id, entry, read=True)
 
     def _withdrawn(self, client_id: str, broker_id: bytes) -> None:
         self.merging.withdrawn(client_id, broker_id)
@@ -295,6 +294,16 @@ class Moving:
                 end_quietly(node, session, len(session.queue))
             else:
                 node.end_session(session)
+        self._lost = 0
+
+    def leaves(self, client_id: str) -> bool:
+        """Return whether another broker is taking a session of ours."""
+        return self._giving.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
+
+    def discard(self, session: Session) -> None:
+        """End a session without a tombstone: older ones at other brokers stay."""
+        self._lost = session.stamp
+        end_quietly(self._node, session, len(session.queue))
         self._lost = 0
 
     # ---------------------------------------------------------------- taking: a client comes
@@ -356,6 +365,9 @@ class Moving:
         if session is not None and self._node.sessions.get(session.client_id) is session:
             session.stamp = 0  # it was never ours
             end_quietly(self._node, session, len(session.queue))
+            if pull.left is not None:
+                self._post(self.merging.put_back(pull.client_id, *pull.left), True)
+                pull.left = None
 
     def _refuse(self, pull: Pull) -> None:
         """The session is another user's: it stays where it is."""
@@ -465,8 +477,12 @@ class Moving:
         left = None
         if old is not None:
             if old.stamp and old.expiry and old.stamp >= state.floor:  # an older one, which nobody has taken
-                left = old_state(node, old)
-            end_quietly(self._node, old, len(old.queue))
+                if not (state.subscriptions or state.items or state.incoming):
+                    return True  # there is nothing in the newer one: go on with this
+                old.unpack()
+                left = old_state(node, old, now)
+                pull.left = (old.stamp, old.permissions, left)
+            self.discard(old)
         if len(node.sessions) >= limits.MAX_SESSIONS:
             return True
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
@@ -559,10 +575,14 @@ class Moving:
         node = self._node
         del self._pulls[pull.client_id]
         session, pull.session = pull.session, None
-        if any(entry.stamp > pull.stamp for _, entry in self._elsewhere(pull.client_id)):
-            if session is not None:
-                end_quietly(self._node, session, len(session.queue))
-            self._hang_up(pull)  # it is connected elsewhere by now
+        newer = [(broker_id, entry) for broker_id, entry in self._elsewhere(pull.client_id) if entry.stamp > pull.stamp]
+        if newer:  # it is connected elsewhere by now
+            if session is not None and session.conn is None:
+                self._post(session, True)
+                node.expire_later(session)
+                for broker_id, entry in newer:
+                    self._compare(broker_id, pull.client_id, entry, read=True)
+            self._hang_up(pull)
             return
         node.counters.sessions_moved += session is not None
         pull.handshake.moved(pull.stamp, now)

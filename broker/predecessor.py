@@ -84,6 +84,11 @@ class Predecessors:
         if line.left is None:
             line.left = then
 
+    def leaves(self, client_id: str) -> bool:
+        """Return whether a client that has connected to another broker is being waited for."""
+        line = self._lines.get(client_id)
+        return line is not None and line.left is not None
+
     def _old(self, client_id: str) -> Connection | None:
         session = self._node.sessions.get(client_id)
         return session.conn if session is not None else None

@@ -3,7 +3,7 @@
     u8 version, u8 flags (1: has a user name, 2: an owner), f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
-    vector: what it got from logs
+    what it got from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from broker import limits
 from broker.fanout import Fanout, SharedGroup
 from broker.message import Message, size_of
-from broker.origin import LAST, Vector, Window, decode_vector, encode_vector, intersect, merge, roughly, subtract
+from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, intersect, merge, roughly, subtract
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -29,7 +29,7 @@ from broker.wire.properties import Property, decode_properties
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import split_shared, valid_topic_filter, valid_topic_name
 
-VERSION = 2
+VERSION = 3
 
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
@@ -73,7 +73,7 @@ class SessionState:
     floor: int = 0
     before: Vector = field(default_factory=dict)
     """Up to `top` of each origin nothing was for it: see `broker.positions`."""
-    given: Vector = field(default_factory=dict)
+    given: dict[bytes, Ranges] = field(default_factory=dict)
     """What it got from logs and older sessions, where others that have older ones may be back: see `broker.merging`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
     """Origin and number of each item, as far as they are known; [] where nobody asks."""
@@ -160,7 +160,12 @@ def encode_state(state: SessionState, now: float) -> bytes:
     flags = (state.username is not None) | (state.owner is not None) << 1
     parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
     parts += [_text(name), _text((state.owner or "").encode())]
-    parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before, state.given)]
+    parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
+    parts.append(len(state.given).to_bytes(4, "big"))
+    for key, ranges in state.given.items():
+        ranges = ranges[-limits.MAX_GIVEN :]
+        parts += [key, len(ranges).to_bytes(4, "big")]
+        parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
     parts.append(len(state.subscriptions).to_bytes(4, "big"))
@@ -231,7 +236,16 @@ def decode_state(data: bytes, now: float) -> SessionState:
         raise MalformedPacket("state of a session with a user name, or a time, that no client has")
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
     state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
-    state.before, state.given = decode_vector(reader.text(), now), decode_vector(reader.text(), now)
+    state.before = decode_vector(reader.text(), now)
+    for _ in range(reader.number(4)):
+        key, ranges = reader.take(16), []
+        for _ in range(reader.number(4)):
+            ranges.append((reader.number(6), reader.number(6)))
+            if not 0 < ranges[-1][0] <= ranges[-1][1] or (len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]):
+                raise MalformedPacket("state of a session with numbers that are not in order")
+        if len(ranges) > limits.MAX_GIVEN or len(state.given) >= limits.MAX_ORIGINS:
+            raise MalformedPacket("state of a session with more from logs than there can be")
+        state.given[key] = ranges
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.MAX_SUBSCRIPTIONS:

@@ -277,6 +277,8 @@ class Messages:
             self._duplicates(client)
             self._order(client)
             self._unwanted(client)
+            for name in self.left_behind(client):
+                self.world.violation("left behind", f"{name} did not reach {client.name} on {client.host.name}")
         self._losses()
 
     def _duplicates(self, client: SimClient) -> None:
@@ -357,6 +359,32 @@ class Messages:
                     return interest
         return None
 
+    def left_behind(self, client: SimClient) -> list[str]:
+        """What a client with a session never got although it subscribed before that was published, in whatever session, and all
+        brokers that ever had one of its sessions are there: what waits in an older one comes with the newest. At QoS 1, as what
+        was sent at QoS 2 is not sent again."""
+        places = [self.world.hosts[index] for index, _ in client.places]
+        here = self._component(client.host)
+        if client.clean or client.hasty or client.state != "up" or not all(map(self._lives, client.places)):
+            return []
+        if here is None or not all(host in here for host in places):
+            return []
+        got = {g.number for g in client.got}
+        lost = []
+        for sent in self.ledger.sent:
+            if not sent.qos or sent.acked is None or sent.number in got or not self._lives(sent.life):
+                continue
+            if self.world.hosts[sent.life[0]] not in here:
+                continue
+            due = [i for i in client.ever if i.since < sent.at and matches(i.filter, sent.topic)]
+            mine = any(i.no_local for i in due) and sent.client is client
+            if not due or mine or min(sent.qos, max(i.qos for i in due)) != 1:
+                continue
+            met = [self.meetings.since(sent.life, life) for life in {*client.places, *(i.life for i in due)}]
+            if all(since is not None and since < sent.at for since in met):
+                lost.append(self._name(sent))
+        return lost
+
     def _lives(self, life: Life) -> bool:
         host = self.world.hosts[life[0]]
         return host.alive and host.boot == life[1]
@@ -370,13 +398,16 @@ class Messages:
         """Brokers that were in one tree when the last retained message of a topic was published agree on it."""
         last: dict[str, Sent] = {}
         lives: dict[str, set[Life]] = defaultdict(set)
+        again: set[str] = set()
         for sent in self.ledger.sent:
             if sent.retain and (sent.at or not sent.will):
                 last[sent.topic] = sent
                 lives[sent.topic].add(sent.life)
+                if sent.copies > 1:
+                    again.add(sent.topic)
         for topic, sent in last.items():
-            if len(lives[topic]) > 1:
-                continue  # messages of several origins have no order
+            if len(lives[topic]) > 1 or topic in again:
+                continue  # messages of several origins have no order, nor has what a client sends again
             if sent.acked is None or not sent.qos or not self._lives(sent.life):
                 continue
             for host in self.world.alive():

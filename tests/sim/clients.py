@@ -142,6 +142,8 @@ class SimClient:
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
+        self.places: set[tuple[int, int]] = set()  # brokers that any session of ours was at
+        self.ever: list[Interest] = []  # of all sessions
         self.got: list[Got] = []
         self.deleted: list[str] = []  # topics of empty messages
         self.ack_delay = 0.0
@@ -328,6 +330,7 @@ class SimClient:
                 self.begun[self.session] = self.world.now
             self.holders = set()
         self.holders.add(self.life)
+        self.places.add(self.life)
         if not packet.session_present:
             self._out.clear()
             self._released.clear()
@@ -366,9 +369,9 @@ class SimClient:
             if code > 2:
                 self.errors.append(f"subscription to {request.filter} refused: {code:#x}")
             else:
-                self.interests.append(
-                    Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local, self.session)
-                )
+                interest = Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local, self.session)
+                self.interests.append(interest)
+                self.ever.append(interest)
 
     # ---- messages
 

@@ -112,6 +112,11 @@ ONCE_BAD = {
     ("topic", 3023): "parts of a session were sent again every second over a link that takes longer, until it was full of them",
     ("flood", 60000): "the last entry of a session was withdrawn before its new one was known: its client began another one",
     ("interest", 50006): "a broker that was killed while it took a session, with a clock that was ahead, never got it afterwards",
+    ("topic", 64019): "what a session had got from an older one was told roughly when it was merged once more; QoS 2 came twice",
+    ("flood", 65048): "two brokers each took themselves to have the newer session of a client, and refused each other for ever",
+    ("interest", 65011): "a broker that took a newer session ended its own as if its client had: older ones elsewhere were lost",
+    ("interest", 65051): "a session that its client left before it said anything took the place of the one with subscriptions",
+    ("interest", 1009): "a retained copy and the message itself waited, and the copy was taken for the message",
     ("flood", 62024): "a subscription was taken to be younger than a message that was published 6 ms after its SUBACK",
 }
 
