@@ -15,8 +15,8 @@ from broker.batch import Batch
 from broker.client import Client
 from broker.log import Entry, read_link_packets
 from broker.message import encode_halves
-from broker.origin import LINK_ID, subtract
-from broker.sequence_set import find
+from broker.origin import LINK_ID
+from broker.sequence_set import discard
 from broker.stream import Held
 from broker.wire.varint import encode_varint
 
@@ -173,9 +173,7 @@ class Release:
     ) -> None:
         if sequence > stream.done:
             stream.advance(sequence, sequence)
-        elif late and find(stream.owed, sequence, sequence) >= 0:
-            stream.owed = subtract(stream.owed, [(sequence, sequence)])
-        else:
+        elif not late or not discard(stream.owed, sequence, sequence):
             return
         if message.expired(now) or message.topic[:1] == b"$":
             return

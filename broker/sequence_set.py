@@ -24,6 +24,19 @@ def find(ranges: Ranges, first: int, last: int) -> int:
     return index if index < len(ranges) and ranges[index][0] <= last else -1
 
 
+def discard(ranges: Ranges, first: int, last: int) -> bool:
+    """Take the numbers `first` to `last` out, in place and without a walk; False, and nothing is taken, when not all are in
+    one pair."""
+    index = find(ranges, first, last)
+    if index < 0:
+        return False
+    low, high = ranges[index]
+    if first < low or last > high:
+        return False
+    ranges[index : index + 1] = [pair for pair in ((low, first - 1), (last + 1, high)) if pair[0] <= pair[1]]
+    return True
+
+
 def intersect(some: Ranges, others: Ranges) -> Ranges:
     """Return what is in both of two ascending lists of inclusive pairs."""
     found = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.origin import LAST, Ranges, Window, intersect, merge, roughly, split_key, subtract
-from broker.sequence_set import find
+from broker.sequence_set import discard
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -120,17 +120,13 @@ class Stream:
                 self.advance(max(first, self.done + 1), last)
             self.done = last
             return new
-        index = find(self.owed, first, last)
-        if index < 0 or self.owed[index][0] > first or self.owed[index][1] < last:
-            return 0
-        self.owed = subtract(self.owed, [(first, last)])
-        return count
+        return count if discard(self.owed, first, last) else 0
 
     def advance(self, first: int, last: int) -> None:
         """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is delivered in steps, and what
         was missing behind it comes meanwhile. Who went on owing them would deliver them twice."""
         self.done = last
-        if self.owed and self.owed[-1][1] >= first:
+        if self.owed and self.owed[-1][1] >= first and not discard(self.owed, first, last):
             self.owed = subtract(self.owed, [(first, last)])
 
     def outdate(self) -> None:
@@ -149,8 +145,7 @@ class Stream:
     def holds(self, sequence: int) -> bool:
         """Whether a message that came another way than over the streams of links has to wait (`Streams.hold`)."""
         if sequence <= self.done:
-            if find(self.owed, sequence, sequence) >= 0:
-                self.owed = subtract(self.owed, [(sequence, sequence)])
+            discard(self.owed, sequence, sequence)
             return False
         if self.free and self.waiting:
             self.settle_late(sequence, sequence)
