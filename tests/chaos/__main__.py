@@ -13,7 +13,6 @@ measured and told.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import shutil
 import sys
@@ -22,14 +21,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from http.client import HTTPConnection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.chaos import crowd, pulse, relay
-from tests.chaos.judge import Disorder
+from tests.chaos.crowds import Crowds, Helper
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
@@ -51,33 +49,6 @@ PATIENCE = 90.0
 """s until brokers that do not become one are a broken promise."""
 ALLOWED = 0.1
 """s that local traffic may pause (the figure is told, it fails nothing: a shared machine pauses by itself)."""
-
-
-class Helper:
-    """A process that obeys."""
-
-    def __init__(self, run: Callable[..., None], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        own, end = context.Pipe()
-        self.orders: Connection = own
-        self.process = context.Process(target=run, args=(*arguments, end), daemon=True)
-        self.process.start()
-        end.close()
-
-    def answer(self) -> Any:
-        if not self.orders.poll(4 * PATIENCE):
-            raise RuntimeError("a process of the measurement does not answer")
-        return self.orders.recv()
-
-    def __call__(self, *order: Any) -> Any:
-        self.orders.send(order)
-        return self.answer()
-
-    def end(self) -> None:
-        self.orders.close()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
 
 
 class Conductor:
@@ -132,16 +103,10 @@ class Conductor:
         self.world.set(time.monotonic(), down=self.later, by=1)
         self.views = self.agree()
         self.pulse = self.helper(pulse.run, [broker.port for broker in brokers], pids)
-        sent = multiprocessing.get_context("spawn").RawArray("Q", len(self.plan.speakers))
-        self.crowds = [self.helper(crowd.run, self.plan, index, sent) for index in range(self.plan.processes)]
-        self.tell_crowds("listen")
-        self.tell_crowds("speak")
-
-    def tell_crowds(self, *order: Any) -> list[Any]:
-        """The same order for all processes of the crowd, at the same time."""
-        for each in self.crowds:
-            each.orders.send(order)
-        return [each.answer() for each in self.crowds]
+        self.crowds = Crowds(self.plan)
+        self.helpers += self.crowds.helpers
+        self.crowds("listen")
+        self.crowds("speak")
 
     def helper(self, run: Callable[..., None], *arguments: Any) -> Helper:
         """Start one more process."""
@@ -294,18 +259,18 @@ class Conductor:
 
     def kill(self, index: int, *, wipe: bool = False) -> None:
         self.pulse("down", index)
-        self.tell_crowds("down", index)
+        self.crowds("down", index)
         broker = self.cluster.brokers[index]
         broker.kill()
         self.world.set(time.monotonic(), down=[index], by=1)
         if wipe:
-            self.tell_crowds("wiped", index)
+            self.crowds("wiped", index)
             shutil.rmtree(broker.data_dir)
 
     def drain(self, index: int) -> None:
         """Send its clients elsewhere, and let it end."""
         self.pulse("down", index)
-        self.tell_crowds("down", index)
+        self.crowds("down", index)
         connection = HTTPConnection("127.0.0.1", self.cluster.brokers[index].admin, timeout=5)
         connection.request("POST", "/api/drain?within=4", headers={"Connection": "close"})
         connection.getresponse().read()
@@ -335,33 +300,21 @@ class Conductor:
             broker = self.cluster.brokers[index].up()
             assert broker.process is not None
             self.world.set(time.monotonic(), down=[index], by=-1)
-            self.tell_crowds("up", index)
+            self.crowds("up", index)
             self.pulse("up", index, broker.process.pid)
         self.back.clear()
 
     def check(self, when: str) -> None:
         """Everything is where it has to be."""
         begin = time.monotonic()
-        marks: dict[int, int] = {}
-        voids: dict[int, list[tuple[int, int]]] = {}
-        doubts: dict[int, tuple[int, int]] = {}
-        for found in self.tell_crowds("mark"):
-            marks |= found["marks"]
-            voids |= found["voids"]
-            doubts |= found["doubts"]
-        late, excused = self.compare(marks, voids, doubts)
+        found = self.crowds.check()
         now = time.monotonic()
-        counts: Counter[str] = Counter()
-        broken: list[str] = []
-        disorder: list[Disorder] = []
-        for result in self.tell_crowds("tell", marks, excused):
-            broken += result["broken"]
-            disorder += result["disorder"]
-            late_by = max(counts[crowd.LATE], result["counts"].pop(crowd.LATE, 0))
-            counts.update(result["counts"])
-            counts[crowd.LATE] = late_by
-        self.counts = counts
-        for each in disorder:
+        self.counts = found.counts
+        broken = found.broken
+        if found.alone:
+            self.done["messages lost with all data of the broker that alone had them (excused)"] += found.alone
+            self.say(f"  excused: {found.alone} messages that a broker alone had whose data was deleted")
+        for each in found.disorder:
             apart = self.world.apart(each.origin, each.broker, now)
             text = f"out of order: {each.what}; {each.times} times, brokers apart for {apart:.1f} s at most"
             if apart >= LONG:
@@ -370,35 +323,12 @@ class Conductor:
             else:
                 broken.append(text)
         self.world.forget()
-        for text in broken + late[:20]:
+        for text in broken + found.missing[:20]:
             self.wrong(f"after {when}: {text}")
         self.waited.append(now - begin)
         healing = f"one again after {self.healing[-1]:.1f} s, brokers at {self.load:.1f} of a processor, " if self.healing else ""
         delivered = self.counts["delivered"]
         self.say(f"  {healing}all compared after {now - begin:.1f} s; {delivered:,} delivered, {len(self.broken)} broken")
-
-    def compare(
-        self, marks: dict[int, int], voids: dict[int, list[tuple[int, int]]], doubts: dict[int, tuple[int, int]]
-    ) -> tuple[list[str], dict[int, list[tuple[int, int]]]]:
-        """Wait until everything has come; returns what has not, and what nobody is owed."""
-        end = time.monotonic() + crowd.PATIENCE
-        where = {number: (self.plan.speakers[number].broker, before) for number, (_, before) in doubts.items()}
-        while True:
-            excused = {number: list(ranges) for number, ranges in voids.items()}
-            alone = 0
-            reached = self.tell_crowds("reach", where) if doubts else []
-            for number, (first, behind) in doubts.items():
-                begin = max(first, *(each[number] for each in reached))
-                if begin < behind:
-                    excused.setdefault(number, []).append((begin, behind))
-                    alone += behind - begin
-            late = [line for lines in self.tell_crowds("lacks", marks, excused) for line in lines]
-            if not late or time.monotonic() > end:
-                if alone:
-                    self.done["messages lost with all data of the broker that alone had them (excused)"] += alone
-                    self.say(f"  excused: {alone} messages that a broker alone had whose data was deleted")
-                return late, excused
-            time.sleep(0.2)
 
     def table(self) -> None:
         """The figures."""

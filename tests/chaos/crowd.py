@@ -324,6 +324,8 @@ class Crowd:
             case "speak":
                 await self.speak(None)
                 self.tasks.append(asyncio.ensure_future(self.publish()))
+            case "quiet":
+                self.tasks.pop().cancel()
             case "down":
                 self.down.add(arguments[0])
             case "wiped":
