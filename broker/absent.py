@@ -1,19 +1,23 @@
-"""Brokers that cannot be reached: what was published here, is wanted there and has left the log meanwhile is lost for them, and
-counted to the message (docs/decisions/0027).
+"""Brokers that cannot be reached: what was published here, is wanted there and leaves the log meanwhile is kept in the log's
+tail on the disk (docs/decisions/0031); without one it is lost for them, and counted to the message (docs/decisions/0027).
 
-    broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted -(it is back, and says what it
-               lacks; or ABSENT_TIME)-> what it lacks and has left the log is counted, and one line says how much
+    broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted -(the tree has it again)-> back: it
+               asks for what it lacks -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has passed:
+               what it lacks of what was lost is counted, and one line says how much
 
-Every message has one origin, and only that one counts it.
+Every message has one origin, and only that one keeps it, or counts it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import INTEREST
 from broker.origin import LAST, Ranges, Vector, intersect
+from broker.segment import Away, Part
+from broker.tail import Tail, TailLoaded
 from routing.topics import well_formed
 from routing.trie import SubscriptionTrie
 
@@ -22,30 +26,34 @@ if TYPE_CHECKING:
     from broker.log import Entry
     from broker.node import Node
 
-EVERYTHING = "#"
+EVERYTHING = b"#"
 
 
 class Absent:
     """One broker that is away."""
 
-    __slots__ = ("_filters", "_known", "asked", "back", "dropped", "position", "since")
+    __slots__ = ("_known", "_lost", "_trie", "asked_at", "back", "dropped", "filters", "lacking", "position", "since")
 
-    def __init__(self, keys: tuple[bytes, ...], position: int, now: float) -> None:
-        """`keys`: of what it had posted; `position`: of the log, from which on it may lack messages."""
-        self._filters: SubscriptionTrie[None] = SubscriptionTrie()
-        self._known: dict[bytes, bool] = {}
+    def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
+        """`filters`: that it had posted; `position`: of the log, from which on it may lack messages."""
+        self.wish(filters)
         self.position = position
         self.since = now
         self.back: float | None = None  # s; when it was seen again
-        self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}  # by our origins, what has left the log: first, last, count
-        self.asked: set[bytes] = set()  # origins of which it has said what it lacks
-        filters = [key[1:] for key in keys if key[:1] == INTEREST]
-        if len(filters) > limits.ABSENT_FILTERS:
-            filters = [EVERYTHING.encode()]
-        for number, data in enumerate(filters):
+        self.asked_at = now  # s; when it said last what it lacks
+        self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}  # by our origins, what may be lost: first, last, count
+        self.lacking: dict[bytes, Ranges] = {}  # its last word for each origin, since it is back
+        self._lost = 0  # messages that it was found to lack
+
+    def wish(self, filters: tuple[bytes, ...]) -> None:
+        """Take these for what it wants."""
+        self._trie: SubscriptionTrie[None] = SubscriptionTrie()
+        self._known: dict[bytes, bool] = {}
+        self.filters = filters if len(filters) <= limits.ABSENT_FILTERS else (EVERYTHING,)
+        for number, data in enumerate(self.filters):
             text = data.decode(errors="replace")
             if well_formed(text):
-                self._filters.insert(text, number, None)
+                self._trie.insert(text, number, None)
 
     def wants(self, topic: bytes) -> bool:
         """Whether somebody there wanted this topic when it was seen last."""
@@ -53,104 +61,173 @@ class Absent:
         if found is None:
             if len(self._known) >= limits.HOLD_KNOWN:
                 self._known.clear()
-            found = self._known[topic] = bool(self._filters.match(topic.decode(errors="replace")))
+            found = self._known[topic] = bool(self._trie.match(topic.decode(errors="replace")))
         return found
 
-    def drop(self, entry: Entry) -> None:
-        """Note that messages have left the log."""
-        dropped = self.dropped.setdefault(entry.key, [])
-        last = entry.sequence + entry.count - 1
-        if dropped and (dropped[-1][1] == entry.sequence - 1 or len(dropped) >= limits.ABSENT_RANGES):
-            first, _, count = dropped[-1]
-            dropped[-1] = (first, last, count + entry.count)
+    def drop(self, key: bytes, first: int, last: int, count: int) -> None:
+        """Note that messages are lost, as far as it lacks them."""
+        if key in self.lacking:
+            self._lost += common(first, last, count, self.lacking[key])
+            return
+        dropped = self.dropped.setdefault(key, [])
+        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= limits.ABSENT_RANGES):
+            first, _, before = dropped[-1]
+            dropped[-1] = (first, last, before + count)
         else:
-            dropped.append((entry.sequence, last, entry.count))
+            dropped.append((first, last, count))
 
     def lacks(self, key: bytes, lacked: Ranges) -> None:
-        """Keep of what has left the log only what it lacks."""
-        kept = []
-        for first, last, count in self.dropped.get(key, ()):
-            found = sum(high - low + 1 for low, high in intersect([(first, last)], lacked))
-            if found:
-                kept.append((first, last, min(count, found)))
-        self.dropped[key] = kept
-        self.asked.add(key)
+        """Take its word for what it lacks. The first one counts for what was lost before: nobody sends that any more."""
+        for first, last, count in self.dropped.pop(key, ()):
+            self._lost += common(first, last, count, lacked)
+        self.lacking[key] = lacked
 
     @property
     def lost(self) -> int:
-        """Messages for it that have left the log."""
-        return sum(count for dropped in self.dropped.values() for _, _, count in dropped)
+        """Messages for it that are lost."""
+        return self._lost + sum(count for dropped in self.dropped.values() for _, _, count in dropped)
+
+
+def common(first: int, last: int, count: int, lacked: Ranges) -> int:
+    """Return how many of `count` messages between two numbers are lacked, at most."""
+    return min(count, sum(high - low + 1 for low, high in intersect([(first, last)], lacked)))
 
 
 class Absents:
     """All of them."""
 
-    __slots__ = ("_federation", "_node", "absent")
+    __slots__ = ("_federation", "_node", "absent", "tail")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self.absent: dict[bytes, Absent] = {}
+        self.tail = Tail(node, self._lost, self.away)
         federation.listings.on_went.append(self.went)
         federation.listings.on_way.append(self._way_changed)
+
+    def begin(self, loaded: TailLoaded) -> None:
+        """Go on with the tail of an earlier incarnation of this broker, and with who was away then."""
+        node, relay = self._node, self._federation.relay
+        wall = self._federation.retention.clock.physical(node.now)
+        for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
+            since = node.now - max(0, wall - away.since) / 1000
+            self.absent[away.broker] = Absent(away.filters, 0, since)
+            relay.log.dropped = self._dropped
+        for key in self.tail.origins():
+            relay.remember(key, self.tail.last(key))
+
+    def away(self) -> Iterable[Away]:
+        """Tell who is away, for the next start."""
+        wall = self._federation.retention.clock.physical(self._node.now)
+        for broker_id, absent in self.absent.items():
+            since = wall - round((self._node.now - absent.since) * 1000)
+            yield Away(broker_id, max(0, since), absent.filters)
 
     def went(self, broker_id: bytes, keys: tuple[bytes, ...]) -> None:
         """The tree has lost a broker, which had posted this."""
         known = self.absent.get(broker_id)
+        filters = tuple(key[1:] for key in keys if key[:1] == INTEREST)
         if known is not None:
             known.back = None
+            known.lacking.clear()
+            known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
+            self.tail.changed()
         elif len(self.absent) < limits.ABSENT_BROKERS:
             log = self._federation.relay.log
-            self.absent[broker_id] = Absent(keys, self._federation.acks.parted(broker_id), self._node.now)
+            self.absent[broker_id] = Absent(filters, self._federation.acks.parted(broker_id), self._node.now)
             log.dropped = self._dropped
+            self.tail.changed()
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
-            absent.back = self._node.now
-            if self._federation.streams.active:  # it is about to ask
+            absent.back = absent.asked_at = self._node.now
+            if self._federation.streams.active and not self.tail.usable:  # it is about to ask
                 self._federation.acks.part(broker_id, self._federation.relay.log.begin)
 
     def _dropped(self, entry: Entry, position: int) -> None:
+        """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not asked for yet goes on to the
+        tail."""
         if entry.key not in self._federation.relay.ours or not entry.qos:
             return
         topic = entry.topic
-        for absent in self.absent.values():
-            if absent.back is None and position >= absent.position and absent.wants(topic):
-                absent.drop(entry)
+        kept = self.tail.usable
+        wanting = [
+            broker_id
+            for broker_id, absent in self.absent.items()
+            if (kept or absent.back is None) and position >= absent.position and absent.wants(topic)
+        ]
+        if wanting and not self.tail.add(entry, wanting):
+            for broker_id in wanting:
+                if self.absent[broker_id].back is None:
+                    self.absent[broker_id].drop(entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count)
+
+    def _lost(self, part: Part) -> None:
+        """Take note of what the tail could not keep."""
+        absent = self.absent.get(part.broker)
+        if absent is not None:
+            absent.drop(part.key, part.first, part.last, part.messages)
+
+    def earliest(self) -> float | None:
+        """Return since when (s) somebody is away, None when nobody is."""
+        return min((absent.since for absent in self.absent.values()), default=None)
 
     # ---------------------------------------------------------------- the end of it
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
-        """Take a broker's word for which numbers of an origin of ours it lacks; its first one counts."""
+        """Take a broker's word for which numbers of an origin of ours it lacks."""
         absent = self.absent.get(broker_id)
-        if absent is not None and absent.back is not None and key not in absent.asked:
+        if absent is not None and absent.back is not None:
             absent.lacks(key, lacked)
+            absent.asked_at = self._node.now
+
+    def sent(self, broker_id: bytes, key: bytes) -> None:
+        """Note that a broker has been sent everything that it said it lacks; what comes now it gets like all others."""
+        absent = self.absent.get(broker_id)
+        if absent is not None and key in absent.lacking:
+            absent.lacking[key] = []
 
     def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take a neighbour's word for what has been there."""
-        if broker_id in self.absent and not self._federation.streams.active:
+        """Take a neighbour's word for what has been there. From the tail it is served when it asks (`broker.late`)."""
+        absent = self.absent.get(broker_id)
+        if absent is not None and absent.back is not None and not self._federation.streams.active and not self.tail.usable:
             for key in self._federation.relay.ours:
                 window = vector.get(key)
-                if window is not None:
-                    self.lacks(broker_id, key, [*window.gaps, (window.top + 1, LAST)])
+                if window is not None and key not in absent.lacking:
+                    absent.lacks(key, [*window.gaps, (window.top + 1, LAST)])
+
+    def served(self, broker_id: bytes) -> bool:
+        """Whether nothing is in the tail that a broker may lack."""
+        absent = self.absent.get(broker_id)
+        return absent is None or not self.tail.holds(broker_id, absent.lacking)
 
     def tick(self, now: float) -> None:
-        """Once a second: who is back and asks for nothing, or stays away."""
+        """Once a second: who is back and asks for nothing more, or stays away."""
         for broker_id, absent in list(self.absent.items()):
-            if absent.back is not None and now > absent.back + limits.ABSENT_BACK:
-                self._end(broker_id, absent, "was away for")
+            if absent.back is not None:
+                patience = limits.ABSENT_BACK if self.served(broker_id) else limits.TAIL_BACK
+                if now > absent.asked_at + patience:
+                    self._end(broker_id, absent, "was away for")
             elif now > absent.since + limits.ABSENT_TIME:
                 self._end(broker_id, absent, "has been away for")
+        if self.tail.usable:
+            self.tail.flush()
 
     def _end(self, broker_id: bytes, absent: Absent, what: str) -> None:
+        for key, parts in self.tail.left(broker_id).items():
+            for part in parts:
+                absent.drop(key, part.first, part.last, part.messages)
         del self.absent[broker_id]
+        self.tail.ended(broker_id)
         if not self.absent:
             self._federation.relay.log.dropped = None
         if lost := absent.lost:
             self._node.counters.log_lost += lost
             name = self._federation.membership.name_of(broker_id) or broker_id.hex()
             kept = f"{limits.LOG_BYTES >> 20} MiB, {limits.LOG_AGE:g} s"
+            if self.tail.usable:
+                kept += f", and its tail ({self._node.config.log_tail >> 20} MiB)"
             away = (absent.back or self._node.now) - absent.since
             text = f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked have left the log ({kept})"
             self._federation.log("warning", text)

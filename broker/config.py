@@ -71,6 +71,8 @@ class NodeConfig:
     """With `server_reference`: for good (0x9D) or for now (0x9C)."""
     max_connections: int = 0
     """Clients connected at a time, 0: any number."""
+    log_tail: int = limits.TAIL_BYTES
+    """Bytes on the disk of what left the replay log while brokers that want it are away (`broker.tail`), 0: none."""
     memory_limit: int = 0
     """Bytes that the broker keeps for clients and others (`broker.memory`), 0: any number."""
     max_queued_bytes: int = 0

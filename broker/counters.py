@@ -124,6 +124,10 @@ class Counters:
     topology_changes: int = 0
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
+    tail_bytes: int = 0  # written to the log's tail, for brokers that were away
+    tail_errors: int = 0  # times that it could not be written
+    tail_damaged: int = 0  # pieces of it that could not be read
+    tail_replayed: int = 0  # messages from it that brokers got which had been away
     feeds_refused: int = 0  # messages of other brokers for which too much waited already; their brokers are asked for them again
     gaps_forgotten: int = 0  # holes in the sequences of origins that were too many; no neighbour is asked for them any more
     turns_cut: int = 0  # times that a connection had caused so much work in one turn that the rest waited for another

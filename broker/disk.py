@@ -38,6 +38,7 @@ from broker.journal import (
     read_frames,
 )
 from broker.recovery import Image
+from broker.tail_files import TailFiles
 
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""
@@ -103,6 +104,7 @@ class Disk:
             (self.folder / PART).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"data directory {self.folder}: {error.strerror or error}") from None
+        self.tail = TailFiles(folder, broker_id)
 
     # ---------------------------------------------------------------- reading
 

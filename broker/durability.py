@@ -286,7 +286,8 @@ class Durability:
             self._release(mark)
         if self.state != BROKEN and self._until and mark >= self._until:
             self._until = 0
-            self.node.effects.append(Discard(self._generation))
+            discard = Discard(self._generation)
+            self.node.federation.absents.tail.settle(lambda: self.node.effects.append(discard))
         if self._pending < self._most // 2:
             self.node.release_publishers(self)
 

@@ -109,6 +109,41 @@ class Discard:
     failed: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class TailWrite:
+    """Write at a place of a segment of the log's tail; a segment begins at place 0. Answer: nothing when the kernel has it, else
+    the error's text; in their order."""
+
+    segment: int
+    offset: int
+    data: bytes
+    mark: int
+
+
+@dataclass(slots=True, eq=False)
+class TailRead:
+    """Read a piece of a segment. Answer: its bytes, or the error's text."""
+
+    segment: int
+    offset: int
+    size: int
+    mark: int
+
+
+@dataclass(slots=True, eq=False)
+class TailSync:
+    """Put on the disk what was written before. Answer: nothing when it is there, else the error's text."""
+
+    mark: int
+
+
+@dataclass(slots=True, eq=False)
+class TailDrop:
+    """Delete a segment. No answer."""
+
+    segment: int
+
+
 Effect = (
     Authenticate
     | AuthorizePublish
@@ -120,6 +155,10 @@ Effect = (
     | Append
     | Begin
     | Discard
+    | TailWrite
+    | TailRead
+    | TailSync
+    | TailDrop
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from broker import limits
 from broker.absent import Absents
 from broker.admission import Admission, split_peer
+from broker.answers import Answers
 from broker.assignments import Assignments
 from broker.backpressure import Backpressure
 from broker.catchup import Catchup
@@ -23,6 +24,7 @@ from broker.drain import CLIENTS_AT
 from broker.effects import Datagram, Dial
 from broker.id_conflict import IdConflict
 from broker.interest import Interest
+from broker.late import Late
 from broker.link import Link
 from broker.linkacks import LinkAcks
 from broker.listings import STATE, Listings
@@ -92,6 +94,8 @@ class Federation:
         self.relay = Relay(node, self, now)
         self.acks = LinkAcks(self.relay, self)
         self.absents = Absents(node, self)
+        self.answers = Answers(node, self)
+        self.late = Late(node, self)
         self.repair = Repair(self.relay, self)
         self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
@@ -459,6 +463,10 @@ class Federation:
         self.overlays.opened(link)
         self.repair.link_caught_up(link)
         self._settle(now)
+
+    def behind(self) -> bool:
+        """Whether old messages may come: a broker is away, or has been asked for what is missing here."""
+        return bool(self.absents.absent) or self.streams.unsettled()
 
     # ---------------------------------------------------------------- end
 

@@ -271,6 +271,20 @@ ABSENT_BACK = 5.0
 that are told apart, so that what it has got elsewhere does not count; s after which it is taken to stay away, and for which one
 that is back may say what it lacks."""
 
+TAIL_BACK = 60.0
+"""s; the same for one for which there is something in the log's tail, from its last question on: who asks for a piece lets its
+subscribers have it first, and these may be slow."""
+
+TAIL_BYTES = 1024 * 1024 * 1024
+"""bytes of the log's tail on the disk, if the configuration does not say otherwise (log-tail); of more the oldest are dropped.
+What a broker that is away has not got of them is lost, said and counted [log_lost]. An hour (ABSENT_TIME) of 300 KB/s."""
+
+TAIL_SEGMENT_BYTES = 16 * 1024 * 1024
+"""bytes of one file of it, about; an eighth of the tail at most."""
+
+TAIL_FRAME_BYTES = 256 * 1024
+"""bytes that are written, and read, at a time, about: as much as an answer to a question brings."""
+
 REPAIR_TIME = 30.0
 """s; for a neighbour to say what it has before the log keeps nothing for it: a repair takes less than one, but its records may
 come behind a large message on a slow link."""

@@ -325,6 +325,28 @@ def choice_of(packet: bytes) -> Choice | None:
     return decode_choice(packet[at + SIZE : end]) if end > at + SIZE else None
 
 
+def _behind_stamp(packet: bytes) -> int:
+    """Return where the property section of a PUBLISH for links goes on behind its origin and its stamp."""
+    body = read_length(packet, 1)[1]
+    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
+    at = read_length(packet, start)[1]
+    if packet.startswith(ORIGIN, at):
+        at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
+    return at + STAMP_SIZE if packet.startswith(STAMP_MARK, at) else at
+
+
+def expiry_of(packet: bytes) -> int | None:
+    """Return the expiry interval (s) that a PUBLISH for links says, None when it says none."""
+    at = _behind_stamp(packet)
+    return int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == b"\x02" else None
+
+
+def with_expiry(packet: bytes, seconds: int) -> bytes:
+    """Return a PUBLISH for links that says an expiry interval, with another one (s)."""
+    at = _behind_stamp(packet)
+    return packet[: at + 1] + seconds.to_bytes(4, "big") + packet[at + 5 :]
+
+
 def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
     """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those that are for one group of
     subscribers alone. `at`: s, from when on they expire.

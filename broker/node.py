@@ -32,6 +32,9 @@ from broker.effects import (
     Effect,
     Event,
     Hooks,
+    TailRead,
+    TailSync,
+    TailWrite,
 )
 from broker.fanout import Fanout
 from broker.federation import Federation
@@ -251,6 +254,12 @@ class Node:
                 self.durability.written(effect.mark, result)
             case Begin() if self.durability is not None:
                 self.durability.begun(effect.generation, result)
+            case TailWrite():
+                self.federation.absents.tail.written(effect, result)
+            case TailRead():
+                self.federation.absents.tail.was_read(effect, result)
+            case TailSync():
+                self.federation.absents.tail.synced(effect, result)
             case _:
                 pass
 

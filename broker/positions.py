@@ -21,13 +21,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Ranges
+from broker.origin import LAST, Ranges, subtract
 from broker.records import AGES, Handler
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from broker.link import Link
-    from broker.log import Entry, MessageLog
+    from broker.log import Entry
     from broker.node import Node
 
 MOST = 64
@@ -131,23 +131,30 @@ class Positions:
         return start
 
     def _forget(self, now: float) -> None:
-        """What is in no log any more needs no start."""
-        starts = self._starts
-        while starts and (starts[0].at + limits.LOG_AGE < now or len(starts) >= limits.MAX_STARTS):
+        """What is in no log any more needs no start; while a broker is away, or asked, there may be a log's tail."""
+        starts, federation = self._starts, self._node.federation
+        longest = limits.LOG_AGE
+        if starts and starts[0].at + longest < now and federation.behind():
+            longest += limits.ABSENT_TIME
+        while starts and (starts[0].at + longest < now or len(starts) >= limits.MAX_STARTS):
             old = starts.popleft()
             old.tops, old.early, old.open = {}, {}, set()
 
-    def raised(self, key: bytes, starts: Iterable[Start], number: int) -> None:
-        """Note that numbers up to this one are not for what began there."""
+    def raised(self, key: bytes, starts: Iterable[Start], number: int, *, settled: bool = True) -> None:
+        """Note that numbers up to this one are not for what began there; `settled`: and all others are."""
         window = self._node.relay.vector.get(key)
         done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
             top = start.tops.get(key, 0)
             begin = max(top, 0 if window is None else window.begin)
             if begin < min(done, number):  # it has come already
-                start.early.setdefault(key, []).append((begin + 1, min(done, number)))
+                came = [(begin + 1, min(done, number))]
+                start.early.setdefault(key, []).extend(came if window is None else subtract(came, window.gaps))
             start.tops[key] = max(top, number)
-            start.open.discard(key)
+            if settled:
+                start.open.discard(key)
+            elif not start.adopted:
+                start.open.add(key)
         highest = self._node.federation.repeats.highest
         highest[key] = max(highest.get(key, 0), number)
 
@@ -175,8 +182,9 @@ class Positions:
         told = [group[-1].at + ahead for group in groups]
         return bytes((len(told),)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
 
-    def answered(self, key: bytes, number: int, body: bytes, top: int) -> tuple[bytes | None, bool]:
-        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for. Returns what is
+    def answered(self, key: bytes, number: int, body: bytes, top: int, *, more: bool) -> tuple[bytes | None, bool]:
+        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for; `more`: later ones are
+        still to be asked for, and so is where a subscription begins that was made behind `top`. Returns what is
         behind that (None: it cannot be used, as nobody knows yet for which subscriptions it is), and whether it has to be asked
         again: a subscription was made meanwhile. Raises MalformedPacket."""
         size = 7 + 6 * body[0] if body else 7
@@ -191,7 +199,10 @@ class Positions:
         if first and groups:
             return None, True
         for at, group in zip(range(7, size, 6), groups, strict=False):
-            self.raised(key, group, min(top, int.from_bytes(body[at : at + 6], "big")))
+            last = int.from_bytes(body[at : at + 6], "big")
+            self.raised(key, group, min(top, last), settled=not more or last <= top)
+        if more:
+            return body[size:], False
         # When it was answered, by our clock: at the latest, where a question that was long on its way leaves that open. For what
         # began meanwhile it is asked again, as messages that were published after that must not be taken for older ones.
         least, most, _ = self._clocks[key]
@@ -217,39 +228,12 @@ class Positions:
         known = self._clocks.get(key)
         return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 
-    # ---------------------------------------------------------------- answers
-
-    def asked(self, key: bytes, body: bytes, now: float) -> tuple[bytes, bytes, int]:
-        """Answer what a question asks of subscriptions to what was published here as `key`. Returns that, what is behind it in
-        the question, and how many entries of the log were looked at. Raises MalformedPacket."""
-        count = body[0] if body else 0
-        size = 1 + 6 * count
-        if len(body) < size or count > MOST:
-            raise MalformedPacket("question with positions is truncated")
-        times = [int.from_bytes(body[at : at + 6], "big") / 1000 for at in range(1, size, 6)]
-        relay = self._node.relay
-        numbers, looked = numbers_at(relay.log, key, times, relay.vector[key].top)
-        head = bytes((count,)) + max(0, round(now * 1000)).to_bytes(6, "big")
-        return head + b"".join(number.to_bytes(6, "big") for number in numbers), body[size:], looked
-
     # ---------------------------------------------------------------- flooding
 
     def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
-        if self._node.federation.streams.active or not entries:
-            return
-        origins: dict[bytes, list[Entry]] = {}
-        for entry in entries:
-            origins.setdefault(entry.key, []).append(entry)
-        step = -(-len(entries) // max(1, POINTS - len(origins)))
-        parts = [b"\0\0"]
-        for key, found in origins.items():
-            points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
-            parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
-            for entry in points:
-                age = max(0, min(round((now - entry.at) * 1000), 0xFFFFFFFF))
-                parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
-        link.send_behind(AGES, b"".join(parts))
+        if not self._node.federation.streams.active and entries:
+            link.send_behind(AGES, b"\0\0" + encode_ages(entries, now))
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
         """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
@@ -258,7 +242,16 @@ class Positions:
         hops, late = body[0], body[1] / 1000
         if not hops and link.rtt_least_ms is not None:  # no more than it was: who subscribed before a message must get it
             late = min(link.rtt_least_ms / 2000, SLACK)
-        now, at = now - late, 2
+        self.aged(body[2:], now - late)
+        if hops < MAX_HOPS:
+            for other in self._node.forwarding:
+                if other is not link:
+                    other.send_behind(AGES, bytes((hops + 1, round(late * 1000))) + body[2:])
+
+    def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
+        """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of their origins have been here.
+        Raises MalformedPacket."""
+        at = 0
         while at < len(body):
             key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")
             at += 14
@@ -275,20 +268,48 @@ class Positions:
                 if start.adopted or window is None:
                     continue  # it began earlier, elsewhere
                 older = [number for came, number in points if came <= start.at]
-                if older and max(older) > window.top:  # else it has been here
+                if older and (holes or max(older) > window.top):  # else it has been here
                     self.raised(key, [start], max(older))
-        if hops < MAX_HOPS:
-            for other in self._node.forwarding:
-                if other is not link:
-                    other.send_behind(AGES, bytes((hops + 1, round(late * 1000))) + body[2:])
 
 
-def numbers_at(log: MessageLog, key: bytes, times: list[float], top: int) -> tuple[list[int], int]:
-    """Return the newest number of an origin at each time (s), and how many entries were looked at. `top`: the newest one now."""
+def encode_ages(entries: list[Entry], now: float) -> bytes:
+    """Return how old messages are, as `Positions.aged` takes it."""
+    origins: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        origins.setdefault(entry.key, []).append(entry)
+    step = -(-len(entries) // max(1, POINTS - len(origins)))
+    parts = []
+    for key, found in origins.items():
+        points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
+        parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
+        for entry in points:
+            age = max(0, min(round((now - entry.at) * 1000), 0xFFFFFFFF))
+            parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
+    return b"".join(parts)
+
+
+def times_of(question: bytes) -> tuple[list[float], bytes]:
+    """Return the times (s) that a question tells, and what is behind them in it. Raises MalformedPacket."""
+    count = question[0] if question else 0
+    size = 1 + 6 * count
+    if len(question) < size or count > MOST:
+        raise MalformedPacket("question with positions is truncated")
+    return [int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)], question[size:]
+
+
+def answer_of(numbers: list[int], now: float) -> bytes:
+    """Return what an answer says of subscriptions: `numbers`, by the times of the question; `now`: of this broker's clock."""
+    head = bytes((len(numbers),)) + max(0, round(now * 1000)).to_bytes(6, "big")
+    return head + b"".join(number.to_bytes(6, "big") for number in numbers)
+
+
+def numbers_at(latest: Iterable[Entry], key: bytes, times: list[float], top: int) -> tuple[list[int], int]:
+    """Return the newest number of an origin at each time (s), and how many entries were looked at. `latest`: entries, the newest
+    first; `top`: the newest number now."""
     found = [top] * len(times)
     waiting = sorted(range(len(times)), key=lambda index: times[index])
     looked = 0
-    for entry in log.latest():
+    for entry in latest:
         if not waiting:
             break
         looked += 1

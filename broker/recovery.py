@@ -41,7 +41,7 @@ from broker.journal import (
 from broker.log import Entry, read_link_packets
 from broker.memory import will_memory
 from broker.message import Message
-from broker.origin import LAST, Window, decode_vector, split_key, subtract
+from broker.origin import decode_vector, split_key, subtract
 from broker.session import NEVER, RELEASED, Session
 from broker.sessionstate import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
 from broker.wire.constants import WILL
@@ -375,6 +375,9 @@ class Recovery:
         """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
         node, relay = self.node, self.node.relay
         horizon = self.image.alive - limits.LOG_AGE * 1000
+        away = node.federation.absents.earliest()
+        if away is not None:  # what had left the log may not have been written to its tail yet
+            horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
         latest = self.now - limits.LOG_AGE
         for record in sorted(self.image.logged, key=_published):
@@ -392,12 +395,9 @@ class Recovery:
                 entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
             else:
                 entry = Entry(record.key, record.sequence, record.data, message, at)
+            relay.remember(record.key, record.sequence + record.messages - 1)
             relay.log.append(entry)
             relay.log.chosen = relay.log.end
-            window = relay.vector.setdefault(record.key, Window(0, self.now))
-            window.begin = LAST  # sessions here have had it
-            window.top = max(window.top, record.sequence + record.messages - 1)
-            relay.ours.add(record.key)
         if len(relay.ours) > 1:
             node.federation.streams.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)

@@ -240,6 +240,14 @@ class Relay:
             if link is not source and link.state == "up":
                 link.add_record(ORIGINS, body)
 
+    def remember(self, key: bytes, last: int) -> None:
+        """Go on with what an earlier incarnation of this broker published, up to number `last`: others may ask for it. Sessions
+        here have had it."""
+        window = self.vector.setdefault(key, Window(0, self.node.now))
+        window.begin = LAST
+        window.top = max(window.top, last)
+        self.ours.add(key)
+
     def learn(self, seen: Vector, link: Link, now: float) -> None:
         """Begin with the origins that a neighbour knows and that are new here where that neighbour is.
 
@@ -425,6 +433,7 @@ class Relay:
             self.node.federated = False
         self.federation.acks.tick(now)
         self.federation.absents.tick(now)
+        self.federation.late.tick(now)
         self.log.forget_old(now)
         for link in self.federation.links.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)

@@ -47,7 +47,12 @@ class Repeats:
             # What is not in any log any more comes to nobody.
             self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had))
 
-    def _forget(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
+    def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
+        now = self._node.now
+        until = until or now + limits.ABSENT_TIME
+        if now < until and self._federation.behind():  # there may be a log's tail
+            self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
+            return
         for key in had:
             sessions = self._sessions.get(key, {})
             sessions.pop(session, None)

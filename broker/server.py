@@ -51,6 +51,10 @@ from broker.effects import (
     Effect,
     Event,
     Hooks,
+    TailDrop,
+    TailRead,
+    TailSync,
+    TailWrite,
 )
 from broker.gatekeeper import Gatekeeper
 from broker.listening import ListenerOptions, split_options, unix_path
@@ -286,6 +290,7 @@ class Broker(Face):
             if collecting:
                 gc.enable()
         disk.start(self._tell)
+        disk.tail.start(self._tell)
         counters = self.node.counters
         if loaded.files:
             what = f"{counters.sessions_loaded} sessions and {counters.retained_loaded} retained messages"
@@ -293,21 +298,23 @@ class Broker(Face):
 
     def _load(self, disk: Disk, now: float) -> Loaded:
         loaded = disk.load()
-        for line in loaded.cuts:
+        tail = disk.tail.load()
+        for line in (*loaded.cuts, *tail.cuts):
             self.node.counters.journal_cut += 1
             log_line("warning", line)
         node = self.node
+        node.federation.absents.begin(tail)
         node.durability = Durability(node, sync=disk.sync)
         node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
 
-    def _tell(self, effect: Append | Begin, error: str | None) -> None:
-        """Hand over what the journal's thread says."""
+    def _tell(self, effect: Effect, answer: object) -> None:
+        """Hand over what a thread of the disk says."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._told, effect, error)
+            self._loop.call_soon_threadsafe(self._told, effect, answer)
 
-    def _told(self, effect: Append | Begin, error: str | None) -> None:
-        self.node.answer(effect, error, self.driver.time())
+    def _told(self, effect: Effect, answer: object) -> None:
+        self.node.answer(effect, answer, self.driver.time())
         self.driver.wake()
 
     async def _close_disk(self) -> None:
@@ -316,6 +323,7 @@ class Broker(Face):
             self.node.flush()
             self._run_effects()
             await self._loop.run_in_executor(None, self.disk.close)
+            await self._loop.run_in_executor(None, self.disk.tail.close)
 
     async def _open(
         self, server: Listener, kind: ListenerType, where: tuple[str | None, int] | str, context: ssl.SSLContext | None
@@ -486,6 +494,9 @@ class Broker(Face):
                 case Append() | Begin() | Discard():
                     if self.disk is not None:
                         self.disk.put(effect)
+                case TailWrite() | TailRead() | TailSync() | TailDrop():
+                    if self.disk is not None:
+                        self.disk.tail.put(effect)
                 case Dial():
                     self.spawn(self.outreach.dial(effect, self.driver))
                 case Authenticate():

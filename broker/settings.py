@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from broker import limits
 from broker.broker_key import BrokerKey
 from broker.config import NodeConfig
 from broker.configfile import ConfigError, ConfigFile, kind_of
@@ -26,6 +27,9 @@ MAX_SECRET = 4096
 
 MAX_COUNT = 1000
 """brokers that one may wait for: more than ever link."""
+
+LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
+"""bytes of the log's tail: some of its files at least; its index takes a thousandth of it in memory."""
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
 ROUTINGS = ("flood", "interest", "topic")
@@ -97,6 +101,8 @@ class FederationSettings:
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
     """Where clients connect, when that is not where brokers do."""
+    log_tail: int = limits.TAIL_BYTES
+    """Bytes on the disk of what brokers that are away have not got, 0: none."""
     memory_limit: int = 0
     """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0: any number."""
     max_connections: int = 0
@@ -145,6 +151,7 @@ class FederationSettings:
             link_timeout=self.link_timeout,
             td=self.td,
             client_address=str(self.client_address or ""),
+            log_tail=self.log_tail,
             memory_limit=self.memory_limit,
             max_connections=self.max_connections,
         )
@@ -447,6 +454,12 @@ def _count(value: object) -> int:
     return number
 
 
+def _tail(value: object) -> int:
+    if type(value) is not int or not (value == 0 or LEAST_TAIL <= value <= MOST_TAIL):
+        raise ValueError(f"{value!r} is not a number of bytes from {LEAST_TAIL} to {MOST_TAIL}, nor 0")
+    return value
+
+
 def _port(value: object) -> int:
     if type(value) is not int or not 0 < value < 65536:
         raise ValueError(f"{value!r} is not a port number from 1 to 65535")
@@ -555,6 +568,7 @@ OPTIONS: dict[str, Option] = {
     "interfaces": Option(_interfaces, flag=False),
     "tls": Option(_tls, flag=False),
     "client_address": Option(_address, flag=False),
+    "log_tail": Option(_tail, flag=False),
     "allow_unauthenticated_brokers": Option(_switch, flag=False),
 }
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are flags and MQTTREE_ variables

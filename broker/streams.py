@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.choice import ID, Choice
-from broker.listings import BEHIND, KNOWN, LIVE, ROUTING, STATE
+from broker.answers import ANSWER, ASK, PIECE
+from broker.choice import Choice
+from broker.listings import BEHIND, LIVE, ROUTING, STATE
 from broker.log import read_link_packets
 from broker.message import Message, size_of
-from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, split_key, subtract
-from broker.rate import Budget
+from broker.origin import LAST, Ranges, Window, intersect, merge, split_key, subtract
 from broker.records import UPTO, Handler
 from broker.release import Release
 from broker.sequence_set import find
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from broker.log import Entry
     from broker.node import Node
 
-ASK, ANSWER, BREAK, PIECE, CHANGED = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | LIVE | 7, BEHIND | 8, BEHIND | LIVE | 9
-"""Kinds of messages to one broker. CHANGED is BREAK for one origin (8 bytes): its messages come another way from here on."""
+BREAK, CHANGED = BEHIND | LIVE | 7, BEHIND | LIVE | 9
+"""Kinds of messages to one broker, beside those of `broker.answers`. CHANGED is BREAK for one origin (8 bytes): its messages come
+another way from here on."""
 
 ASK_PAUSE = 0.005
 """s; several breaks that one change leads to are one."""
@@ -60,16 +61,6 @@ PATIENCE = 30.0
 STRANGER = 1.0
 """s; the same for an origin that the directory does not know: it is about to, or never will."""
 
-PART = 60_000
-"""bytes of an answer in one record."""
-
-CHUNK = 256 * 1024
-"""bytes of messages for which one is asked at a time."""
-
-SMALL = 8 * 1024
-"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
-(the queue of a slow link, so that it leaves the live stream) must not stop them."""
-
 STEP = 12 + 6
 
 EARLIER = STATE + b"earlier"
@@ -85,14 +76,12 @@ class Streams:
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
         self.release = Release(node, federation)
         self._number = 0
-        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)  # of work to answer questions
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
         listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
         listings.watch(ROUTING[:1], self._posted)
         listings.on_way.append(self._way_changed)
-        listings.receive(ASK, self._ask_received)
         listings.receive(ANSWER, self._answer_received)
         listings.receive(PIECE, self._answer_received)
         listings.receive(BREAK, self._break_received)
@@ -380,62 +369,6 @@ class Streams:
         listings.send(stream.broker_id, ASK, b"".join(body))
         self.federation.hurry(now)
 
-    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
-        """Answer from the log: what the sender wants of what it lacks."""
-        relay = self.federation.relay
-        state, number, boot = body[:12], body[12:16], body[16:20]
-        if len(body) < 20:
-            raise MalformedPacket("question for messages is truncated")
-        key = origin_key(self.federation.own.id, int.from_bytes(boot, "big"))
-        if key not in relay.ours or key not in relay.vector:
-            return
-        directory = self.federation.listings.directory
-        if directory.via(sender) is None or directory.state(sender) < state:
-            return  # what it wants by now is not known, or not used, here; it asks again
-        self._budget.earn(now, max(1, len(self.federation.links)))  # as much as all neighbours may ask for
-        if self._budget.left < 0:  # it asks again
-            self.federation.count("routed_dropped")
-            return
-        positions, ranges, looked = self.federation.positions.asked(key, body[20:], now)
-        if len(ranges) % 12:
-            raise MalformedPacket("question for messages is truncated")
-        top = relay.vector[key].top
-        lacks: Ranges = []
-        below = 0
-        for at in range(0, len(ranges), 12):
-            low, high = int.from_bytes(ranges[at : at + 6], "big"), int.from_bytes(ranges[at + 6 : at + 12], "big")
-            if not below < low <= high or len(lacks) >= limits.MAX_GAPS:
-                raise MalformedPacket("question for messages that are out of order")
-            below = high
-            if low <= top:
-                lacks.append((low, min(high, top)))
-        self.federation.absents.lacks(sender, key, lacks)
-        wanted = self.federation.interest.wanted_by(sender)
-        parts: list[bytes] = []
-        size = 0
-        more = False
-        for entry in relay.log.those({key: lacks}, now - limits.LOG_AGE) if lacks else ():
-            choice = entry.choice
-            named = choice is not None and any(who[:ID] == sender for who, _ in choice.entries)
-            if (entry.expires_at is not None and now >= entry.expires_at) or not (entry.retain or named or wanted(entry.topic)):
-                continue
-            if size > CHUNK:
-                top, more = entry.sequence - 1, True
-                break
-            data = entry.data(now)
-            parts.append(data)
-            size += len(data)
-            self.node.counters.replayed += entry.count
-        data = positions + b"".join(parts)
-        self._budget.left -= 1 + (looked + (relay.log.looked_at if lacks else 0)) / 2000 + size / 50_000
-        more = more or len(data) > SMALL
-        self.federation.acks.asked(sender, more)
-        count = max(1, -(-len(data) // PART))
-        for index in range(count):
-            flags = (index == count - 1) | more << 1
-            head = state + number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
-            self.federation.listings.send(sender, PIECE if more else ANSWER, head + data[index * PART : (index + 1) * PART])
-
     def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < 27:
             raise MalformedPacket("answer with messages is truncated")
@@ -461,7 +394,8 @@ class Streams:
             del stream.questions[older]
             if older == number:
                 break
-        data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top)
+        more = flags & 2 != 0
+        data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top, more=more)
         if data is None:
             stream.pause = RETRY
             self._ask(stream, now)
@@ -469,11 +403,13 @@ class Streams:
             return
         question.again |= again
         self._take_found(stream, question, data, top, now)
-        if flags & 2 or question.again or stream.window.top > top:
+        if more and top > before:
+            self._advanced(stream, now)
+        if more or question.again or stream.window.top > top:
             self.release.begin(stream, now)
             stream.pause = RETRY
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
-            if (flags & 2 and top > before) or all(newer.again for newer in stream.questions.values()):
+            if (more and top > before) or all(newer.again for newer in stream.questions.values()):
                 if stream.next_held() is None:
                     self._ask(stream, now)
                 else:
@@ -489,6 +425,13 @@ class Streams:
     def _answers(self) -> int:
         """Return the bytes of all answers of which parts are here."""
         return sum(question.size for stream in self._all() for question in stream.questions.values())
+
+    def _advanced(self, stream: Stream, now: float) -> None:
+        """Note that an answer was a step forward: what waits for the rest of it waits on, however long that takes."""
+        stream.since = now
+        for later in self._of(stream.broker_id):
+            if later.boot > stream.boot and later.follows_since:
+                later.follows_since = now
 
     def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float) -> None:
         """Take what an answer brought, and its word that up to `top` there is nothing else."""

@@ -12,12 +12,12 @@ import random
 import pytest
 
 from broker.durability import Durability
-from broker.effects import Append, Begin, Discard, Effect
+from broker.effects import Effect
 from broker.node import Node
 from tests.sim.clients import Ledger, SimClient, matches
 from tests.sim.schedule import quiet
 from tests.sim.world import Host, World
-from tests.unit.journal_harness import Files
+from tests.unit.journal_harness import DiskEffect, Files
 
 SEEDS = int(os.environ.get("SEEDS", "12"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -34,7 +34,7 @@ class Disk:
         self.rng = random.Random(world.seed * 1000 + host.index)
         self.files = Files()
         self.files.lazy = True
-        self.under_way: list[Append | Begin | Discard] = []
+        self.under_way: list[DiskEffect] = []
         self.life = 0
 
     def started(self) -> None:
@@ -50,7 +50,7 @@ class Disk:
 
         def taken() -> list[Effect]:
             effects = take()
-            mine = [e for e in effects if isinstance(e, Append | Begin | Discard)]
+            mine = [e for e in effects if isinstance(e, DiskEffect)]
             if mine:
                 self.under_way += mine
                 takes = self.rng.uniform(0.0001, 0.02 if self.sync else 0.002)
@@ -59,6 +59,7 @@ class Disk:
 
         node.take_effects = taken  # type: ignore[method-assign]
         node.durability = Durability(node, sync=self.sync)
+        node.federation.absents.begin(self.files.tail(node.config.id))
         files = self.files.generations
         node.durability.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
 

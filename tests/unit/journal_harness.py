@@ -8,15 +8,19 @@ from typing import Any
 
 from broker.config import NodeConfig
 from broker.durability import Durability
-from broker.effects import Append, Begin, Discard
+from broker.effects import Append, Begin, Discard, Effect, TailDrop, TailRead, TailSync, TailWrite
 from broker.journal import HEADER_SIZE, Cut, began_anew, decode_header, encode_header, read_frames
 from broker.message import Message
 from broker.node import Node
 from broker.recovery import Image
+from broker.segment import read_frames as read_segment
 from broker.session import RELEASED, Repeat, Session
+from broker.tail import TailLoaded
 from tests.unit.node_harness import World
 
 ID = b"brokerid"
+DiskEffect = Append | Begin | Discard | TailWrite | TailRead | TailSync | TailDrop
+"""What a disk does."""
 
 
 class Files:
@@ -28,9 +32,13 @@ class Files:
         self.broken = ""
         self.crowded = ""
         self.failed = ""
-        self.untold: list[tuple[Append | Begin, str | None]] = []
+        self.segments: dict[int, bytearray] = {}  # of the log's tail
+        self.untold: list[tuple[Effect, bytes | str | None]] = []
 
-    def carry_out(self, effect: Append | Begin | Discard) -> None:
+    def carry_out(self, effect: DiskEffect) -> None:
+        if not isinstance(effect, Append | Begin | Discard):
+            self._carry_out_tail(effect)
+            return
         if isinstance(effect, Discard):
             for generation in [
                 g for g in self.generations if (g == effect.generation if effect.failed else g < effect.generation)
@@ -50,6 +58,33 @@ class Files:
             if not self.failed:
                 self.generations[max(self.generations)] += effect.data
         self.untold.append((effect, self.failed or None))
+
+    def _carry_out_tail(self, effect: TailWrite | TailRead | TailSync | TailDrop) -> None:
+        answer: bytes | str | None = self.broken or None
+        if isinstance(effect, TailDrop):
+            self.segments.pop(effect.segment, None)
+            return
+        if isinstance(effect, TailRead):
+            found = self.segments.get(effect.segment)
+            answer = "No such file" if found is None else bytes(found[effect.offset : effect.offset + effect.size])
+        elif isinstance(effect, TailWrite) and answer is None:
+            data = self.segments.setdefault(effect.segment, bytearray())
+            assert len(data) == effect.offset
+            data += effect.data
+        self.untold.append((effect, answer))
+
+    def tail(self, broker_id: bytes = ID) -> TailLoaded:
+        """What is there of the log's tail."""
+        loaded = TailLoaded()
+        for number, data in sorted(self.segments.items()):
+            frames = []
+            for found in read_segment(io.BytesIO(data), len(data), broker_id, number):
+                if isinstance(found, Cut):
+                    loaded.cuts.append(f"{number}: {found}")
+                else:
+                    frames.append(found)
+            loaded.segments.append((number, len(data), frames))
+        return loaded
 
     def image(self, cut: int | None = None) -> Image:
         """What is there; of the last file `cut` bytes."""
@@ -80,6 +115,7 @@ class Durable(World):
         self.node.federation.propagation._begins_until = 0.0
         self.durability = self.node.durability = Durability(self.node, sync=sync)
         files = self.files
+        self.node.federation.absents.begin(files.tail())
         generation = max(files.generations, default=0) + 1
         size = sum(map(len, files.generations.values()))
         self.durability.begin(files.image(), generation, len(files.generations), size, at)
@@ -88,8 +124,8 @@ class Durable(World):
     def settle(self) -> None:
         super().settle()
         while True:
-            mine = [e for e in self.effects if isinstance(e, Append | Begin | Discard)]
-            self.effects = [e for e in self.effects if not isinstance(e, Append | Begin | Discard)]
+            mine = [e for e in self.effects if isinstance(e, DiskEffect)]
+            self.effects = [e for e in self.effects if not isinstance(e, DiskEffect)]
             for effect in mine:
                 self.files.carry_out(effect)
             if self.files.lazy or not (self.files.untold or mine):

@@ -19,7 +19,7 @@ STOREYS = {"bench": 3, "broker": 2, "routing": 1, "stp": 0, "discovery": 0}
 DRIVERS = {
     *(f"broker/{name}.py" for name in ("server", "transport", "websocket", "plugins", "gatekeeper")),
     *(f"broker/{name}.py" for name in ("admin", "cli", "run", "live", "farewell", "poller", "sockets", "tls")),
-    *(f"broker/{name}.py" for name in ("amqtt_face", "amqtt_listener", "disk", "outreach")),
+    *(f"broker/{name}.py" for name in ("amqtt_face", "amqtt_listener", "disk", "tail_files", "outreach")),
     "discovery/multicast.py",
     "discovery/dns.py",
 }

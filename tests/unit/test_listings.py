@@ -6,13 +6,14 @@ import pytest
 
 from broker import limits
 from broker import listings as module
+from broker.answers import ANSWER, ASK, PIECE
 from broker.backpressure import HOLD
 from broker.giving import ANSWER as GIVEN
 from broker.giving import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.listings import CLIENT, GROUP, INTEREST
 from broker.parts import WHERE
 from broker.records import DIRECTORY, ROUTED
-from broker.streams import ANSWER, ASK, BREAK, CHANGED, PIECE
+from broker.streams import BREAK, CHANGED
 from broker.wire import Property
 from routing import directory
 from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes

@@ -12,8 +12,9 @@ from broker import limits
 from broker.counters import Counters
 from broker.log import Entry, MessageLog
 from broker.message import Message
+from broker.node import Node
 from broker.origin import origin_key
-from broker.positions import MOST, numbers_at
+from broker.positions import MOST, answer_of, numbers_at, times_of
 from broker.wire.errors import MalformedPacket
 from tests.unit.link_harness import FAR, Neighbour, message
 from tests.unit.node_harness import World
@@ -36,7 +37,7 @@ def test_the_newest_number_at_each_time(published: list[tuple[bytes, int]], time
         log.append(Entry(key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)))
         if key == KEY:
             own.append(clock)
-    found, looked = numbers_at(log, KEY, [float(at) for at in times], numbers[KEY])
+    found, looked = numbers_at(log.latest(), KEY, [float(at) for at in times], numbers[KEY])
     assert found == [sum(at <= time for at in own) for time in times]
     assert looked <= len(published)
 
@@ -80,17 +81,40 @@ def test_starts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not starts[-1].tops
 
 
+def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes, bytes]:
+    """What a node answers, and what is behind the times of the question."""
+    times, rest = times_of(question)
+    relay = node.relay
+    return answer_of(numbers_at(relay.log.latest(), key, times, relay.vector[key].top)[0], now), rest
+
+
+def test_where_a_subscription_begins_is_told_with_the_piece_that_has_it() -> None:
+    """Of an answer in pieces the first ones say nothing of what began behind them."""
+    node = met().node
+    ask, key = node.federation.positions, origin_key(FAR, 1)
+    start = ask.begin()
+    assert start is not None
+    start.open.add(key)
+    ask.question(key, 1, node.now)
+    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    for number, (top, last, settled) in enumerate([(100, 101, False), (200, 201, False), (300, 250, True)], 2):
+        assert ask.question(key, number, node.now)[0] == 1
+        assert ask.answered(key, number, answer_of([last], node.now), top, more=True) == (b"", False)
+        assert start.tops[key] == min(top, last)
+        assert (key not in start.open) == settled
+
+
 def test_a_question_and_its_answer() -> None:
     """Of many starts some share a time; none begins earlier than it did."""
     here, there = met().node, met().node
     key = origin_key(FAR, 1)
-    ask, tell = here.federation.positions, there.federation.positions
+    ask = here.federation.positions
     start = ask.begin()
     assert start is not None
     start.open.add(key)
     first = ask.question(key, 4, here.now)
     assert first == b"\0"  # nothing can be told in a clock that is not known: the answer shows it, and is of no use otherwise
-    assert ask.answered(key, 4, tell.asked(key, first, here.now)[0], 100) == (None, True)
+    assert ask.answered(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (None, True)
     start.open.clear()
     starts = []
     for count in range(2 * MOST + 3):
@@ -102,10 +126,10 @@ def test_a_question_and_its_answer() -> None:
     now = here.now + 1.0
     question = ask.question(key, 5, now)
     assert len(question) <= 1 + 6 * MOST
-    answer, rest, _ = tell.asked(key, question + b"rest", now)
+    answer, rest = answered(there, key, question + b"rest", now)
     assert rest == b"rest"
     here.now = now + 0.01
-    assert ask.answered(key, 5, answer + b"behind", 100) == (b"behind", False)
+    assert ask.answered(key, 5, answer + b"behind", 100, more=False) == (b"behind", False)
     assert not any(key in start.open for start in starts)
     late = ask.begin()
     assert late is not None
@@ -113,20 +137,20 @@ def test_a_question_and_its_answer() -> None:
     # One that was made between question and answer: nobody was asked about it.
     again = ask.question(key, 6, here.now - 1.0)
     late.at = here.now - 5.0
-    assert ask.answered(key, 6, tell.asked(key, again, here.now)[0], 200) == (b"", False)
+    assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (b"", False)
     assert late.tops[key] <= 200
 
 
 @pytest.mark.parametrize("body", [b"", b"\x02" + bytes(6), bytes((MOST + 1,)) + bytes(6 * 100)])
 def test_bent_questions(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
-        met().node.federation.positions.asked(origin_key(FAR, 1), body, 1000.0)
+        times_of(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x01" + bytes(11)])
 def test_bent_answers(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
-        met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1)
+        met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1, more=False)
 
 
 @pytest.mark.parametrize("body", [b"\0", bytes(15), bytes(2) + b"k" * 12 + b"\0\1" + bytes(9), bytes(2) + b"k" * 12 + b"\0\0"])

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from broker import limits
+from broker.answers import ANSWER, ASK
 from broker.batch import Batch
 from broker.message import Message
 from broker.origin import Window, origin_key
 from broker.records import DIRECTORY, ROUTED, decode_records
-from broker.streams import ANSWER, ASK, CHANGED
+from broker.streams import CHANGED
 from broker.wire import Property, Publish
 from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping

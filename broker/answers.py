@@ -1,0 +1,183 @@
+"""Answers to brokers that ask for what they lack of the messages published here (`broker.streams`): from the replay log, and
+first from its tail on the disk, for who was away (docs/decisions/0031).
+
+What the tail has is older than what the log has. It comes a frame at a time: whoever asks goes on asking, behind what that
+brought, until the log has the rest. While a frame is read, further questions of the same broker wait: it asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker import limits
+from broker.choice import ID
+from broker.listings import BEHIND, KNOWN, LIVE
+from broker.log import Entry, with_expiry
+from broker.origin import Ranges, intersect, origin_key
+from broker.positions import answer_of, numbers_at, times_of
+from broker.rate import Budget
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.federation import Federation
+    from broker.node import Node
+
+ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
+"""Kinds of messages to one broker."""
+
+PART = 60_000
+"""bytes of an answer in one record."""
+
+CHUNK = 256 * 1024
+"""bytes of messages for which one is asked at a time."""
+
+SMALL = 8 * 1024
+"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
+(the queue of a slow link, so that it leaves the live stream) must not stop them."""
+
+READ_COST = 5.0
+"""Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
+
+
+class Asked(NamedTuple):
+    """A question."""
+
+    sender: bytes
+    key: bytes
+    state: bytes
+    number: bytes
+    times: list[float]
+    lacks: Ranges
+
+
+class Answers:
+    """Answers what other brokers ask."""
+
+    __slots__ = ("_budget", "_federation", "_node", "_reading")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
+        self._reading: set[tuple[bytes, bytes]] = set()  # brokers and origins for which the tail is being read
+        federation.listings.receive(ASK, self._ask_received)
+
+    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
+        """Answer with what the sender wants of what it lacks."""
+        federation = self._federation
+        relay = federation.relay
+        if len(body) < 20:
+            raise MalformedPacket("question for messages is truncated")
+        state, number, boot = body[:12], body[12:16], body[16:20]
+        key = origin_key(federation.own.id, int.from_bytes(boot, "big"))
+        if key not in relay.ours or key not in relay.vector:
+            return
+        directory = federation.listings.directory
+        if directory.via(sender) is None or directory.state(sender) < state:
+            return  # what it wants by now is not known, or not used, here; it asks again
+        self._budget.earn(now, max(1, len(federation.links)))  # as much as all neighbours may ask for
+        if self._budget.left < 0:  # it asks again
+            federation.count("routed_dropped")
+            return
+        times, ranges = times_of(body[20:])
+        asked = Asked(sender, key, state, number, times, lacked(ranges, relay.vector[key].top))
+        federation.absents.lacks(sender, key, asked.lacks)
+        frame = federation.absents.tail.first(sender, key, asked.lacks)
+        if frame is None:
+            self._from_log(asked, now)
+        elif (sender, key) not in self._reading:
+            self._reading.add((sender, key))
+            self._budget.left -= READ_COST
+            top = frame.parts[sender, key].last
+            federation.absents.tail.read(frame, lambda entries: self._from_tail(asked, entries, top))
+
+    def _from_log(self, asked: Asked, now: float) -> None:
+        relay = self._federation.relay
+        top = relay.vector[asked.key].top
+        numbers, looked = numbers_at(relay.log.latest(), asked.key, asked.times, top)
+        found: list[Entry] = []
+        if asked.lacks:
+            found = relay.log.those({asked.key: asked.lacks}, now - limits.LOG_AGE)
+            looked += relay.log.looked_at
+        self._budget.left -= looked / 2000
+        parts: list[bytes] = []
+        size = 0
+        for entry in self._wanted(asked, found, now):
+            if size > CHUNK:
+                self._send(asked, numbers, parts, entry.sequence - 1, now, more=True)
+                return
+            parts.append(entry.data(now))
+            size += len(parts[-1])
+            self._node.counters.replayed += entry.count
+        self._send(asked, numbers, parts, top, now, more=False)
+
+    def _from_tail(self, asked: Asked, entries: list[Entry] | None, top: int) -> None:
+        """Answer with a frame of the tail, up to number `top`. None: it cannot be read any more, and will be asked for again."""
+        self._reading.discard((asked.sender, asked.key))
+        now = self._node.now
+        if entries is None or asked.key not in self._federation.relay.ours:
+            return
+        ours = [entry for entry in entries if entry.key == asked.key]
+        # What was later than this frame is told with the frame that has it.
+        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, top + 1)
+        parts = [
+            entry.part(low, high)
+            for entry in ours
+            for low, high in intersect([(entry.sequence, entry.sequence + entry.count - 1)], asked.lacks)
+        ]
+        data = []
+        for entry in self._wanted(asked, parts, now):
+            data.append(current(entry, now))
+            self._node.counters.tail_replayed += entry.count
+        self._send(asked, numbers, data, top, now, more=True)
+
+    def _wanted(self, asked: Asked, entries: list[Entry], now: float) -> list[Entry]:
+        """Return what the sender wants of these."""
+        wanted = self._federation.interest.wanted_by(asked.sender)
+        found = []
+        for entry in entries:
+            if entry.expires_at is not None and now >= entry.expires_at:
+                continue
+            choice = entry.choice
+            named = choice is not None and any(who[:ID] == asked.sender for who, _ in choice.entries)
+            if entry.retain or named or wanted(entry.topic):
+                found.append(entry)
+        return found
+
+    def _send(self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool) -> None:
+        """Send an answer. `more`: it is asked on behind `top`."""
+        federation = self._federation
+        data = answer_of(numbers, now) + b"".join(parts)
+        self._budget.left -= 1 + len(data) / 50_000
+        more = more or len(data) > SMALL
+        if not more:
+            federation.absents.sent(asked.sender, asked.key)
+        federation.acks.asked(asked.sender, more)
+        count = max(1, -(-len(data) // PART))
+        for index in range(count):
+            flags = (index == count - 1) | more << 1
+            head = asked.state + asked.number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
+            kind = PIECE if more else ANSWER
+            federation.listings.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
+
+
+def lacked(data: bytes, top: int) -> Ranges:
+    """Return the numbers up to `top` that a question is for. Raises MalformedPacket."""
+    if len(data) % 12:
+        raise MalformedPacket("question for messages is truncated")
+    lacks: Ranges = []
+    below = 0
+    for at in range(0, len(data), 12):
+        low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
+        if not below < low <= high or at >= 12 * limits.MAX_GAPS:
+            raise MalformedPacket("question for messages that are out of order")
+        below = high
+        if low <= top:
+            lacks.append((low, min(high, top)))
+    return lacks
+
+
+def current(entry: Entry, now: float) -> bytes:
+    """Return an old entry as links carry it; what expires says how long it still has."""
+    data = entry.data(now)
+    return data if entry.expires_at is None else with_expiry(data, max(1, round(entry.expires_at - now)))

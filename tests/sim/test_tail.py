@@ -1,0 +1,261 @@
+"""Brokers that are away for longer, or miss more, than the replay log keeps: with data directories nothing is lost.
+
+With SEEDS set all of it in all routing modes, without in one of them where it takes longer.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.clients import SimClient
+from tests.sim.test_durability import Disk, Stayer
+from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.world import Host
+
+MB = 1_000_000
+ROUTINGS = ["flood", "interest", "topic"]
+
+
+def some(routing: str) -> list[str]:
+    """The routings of a test that takes more than a second: all of them with SEEDS set."""
+    return ROUTINGS if "SEEDS" in os.environ else [routing]
+
+
+class Away(Scene):
+    """Brokers with data directories. At the first one it is published on two topics, at QoS 1 and 2; a reader at each of the
+    others wants all of it."""
+
+    def __init__(self, brokers: int, count: int, size: int, pause: float, events: list[Event], **config: object) -> None:
+        """`count` messages of `size` bytes on each topic, `pause` s between two."""
+        super().__init__(1, brokers, events, **config)
+        world = self.world
+        world.rate, world.window, world.high_water, world.cutting = 1.25e8, 1 << 20, 1 << 18, 0.0
+        self.each, self.size, self.pause = count, size, pause
+        self.groups = None
+        self.begin = 2.0
+        self.disks: dict[int, Disk] = {}
+        self.chain = False
+        self.kept = False  # whether the readers' sessions are
+        self.readers: list[SimClient] = []
+        self.writers: list[SimClient] = []
+        world.on_start.append(lambda host: self.disks[host.index].started())
+
+    def build(self) -> None:
+        for index in range(self.count):
+            host = self.world.add(capability=float(90 - index), **self.config)
+            self.disks[index] = Disk(self.world, host, sync=False)
+            host.start()
+        if self.chain:
+            for index in range(2, self.count):
+                self.world.block(0, index)
+        for host in self.hosts[1:]:
+            self.world.after(max(0.0, self.begin - 2.0), self._join, host)
+        self.writers = [self._client(f"large{n}", self.hosts[0], clean=True) for n in (0, 1)]
+
+    def _join(self, host: Host) -> None:
+        self.readers.append(self._reader(host))
+
+    def _reader(self, host: Host) -> SimClient:
+        if not self.kept:
+            return self._client(f"reader{host.index}", host, filters=[("large/#", 2)], clean=True, receive_maximum=0)
+        client = Stayer(self.world, self.ledger, f"reader{host.index}", host, version=5, clean=False, filters=[("large/#", 2)])
+        self.world.after(0.1, client.connect)
+        return client
+
+    def traffic(self) -> None:
+        for qos, client in enumerate(self.writers, 1):
+            for number in range(self.each):
+                self.world.after(self.begin + number * self.pause, client.publish, f"large/{qos}", qos, False, self.size)
+
+    def _end(self) -> None:
+        self.world.run(60.0, lambda: all(len(reader.got) >= self.acked() for reader in self.readers))
+        super()._end()
+
+    def acked(self) -> int:
+        return sum(sent.acked is not None for sent in self.ledger.sent if sent.topic.startswith("large/"))
+
+    def check(self, *, order: bool = True) -> None:
+        """All that was acknowledged came, QoS 2 once, and in order."""
+        for reader in self.readers:
+            got = [one.number for one in reader.got]
+            due = [sent for sent in self.ledger.sent if sent.topic.startswith("large/") and sent.acked is not None]
+            assert not [sent.number for sent in due if sent.number not in set(got)], f"lost at {reader.name}"
+            assert len(due) >= self.each
+            for topic in ("large/1", "large/2"):
+                numbers = [number for number in got if self.ledger.sent[number].topic == topic]
+                assert len(numbers) == len(set(numbers)), f"{topic} twice at {reader.name}"
+                assert numbers == sorted(numbers) or not order, f"{topic} out of order at {reader.name}"
+
+    def counted(self, name: str) -> int:
+        return sum(getattr(host.running.counters, name) for host in self.hosts)
+
+
+def lonely(outage: float, *away: int, brokers: int) -> list[Event]:
+    """Events: some brokers are cut off from the others, and from each other, for so long."""
+    others = tuple(index for index in range(brokers) if index not in away)
+    return [(1.9, part(others, *((index,) for index in away))), (1.9 + outage, part())]
+
+
+def played(scene: Away, length: float) -> Away:
+    scene.length = length
+    result = scene.run()
+    assert not result.violations
+    return scene
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_an_outage_that_is_longer_than_the_log(routing: str) -> None:
+    """150 s: what was published in the first 30 has left the log for its age."""
+    scene = played(Away(2, 150, 100, 1.0, lonely(150.0, 1, brokers=2), routing=routing), 156.0)
+    scene.check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+    assert scene.counted("tail_replayed") > 20
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_more_is_missed_than_the_log_holds(routing: str) -> None:
+    """80 MB in 8 s, and the log has 32 MiB."""
+    scene = played(Away(2, 40, MB, 0.1, lonely(8.0, 1, brokers=2), routing=routing), 12.0)
+    scene.check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+    assert scene.counted("tail_replayed") > 40
+
+
+@pytest.mark.parametrize("routing", some("interest"))
+@pytest.mark.parametrize("far", [True, False], ids=["two links away", "the one between"])
+def test_a_chain(routing: str, far: bool) -> None:
+    """The last of three in a row is away, or the one in the middle and with it the last."""
+    scene = Away(3, 40, MB, 0.1, lonely(8.0, 2 if far else 1, brokers=3), routing=routing)
+    scene.chain = True
+    played(scene, 12.0).check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", some("topic"))
+def test_two_are_away(routing: str) -> None:
+    """Each for itself, and each gets all of it."""
+    scene = played(Away(3, 40, MB, 0.1, lonely(8.0, 1, 2, brokers=3), routing=routing), 12.0)
+    scene.check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", some("interest"))
+def test_the_origin_is_cut_off(routing: str) -> None:
+    """It is away for all others, and they for it."""
+    scene = played(Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing), 12.0)
+    scene.check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", some("topic"))
+def test_the_origin_is_killed_meanwhile(routing: str) -> None:
+    """What the tail had of its earlier incarnation is still delivered, and what its next one publishes comes behind it."""
+    events: list[Event] = [*lonely(14.0, 1, brokers=2), (6.0, kill(0)), (7.0, start(0))]
+    scene = Away(2, 80, MB, 0.1, events, routing=routing)
+    played(scene, 18.0).check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+    assert scene.counted("tail_replayed") > 40
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_who_is_away_was_killed(routing: str) -> None:
+    """Its sessions are back from its journal, and get what was published meanwhile."""
+    scene = Away(2, 150, 100, 1.0, [(1.9, kill(1)), (151.9, start(1))], routing=routing)
+    scene.kept = True
+    played(scene, 156.0).check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", some("interest"))
+def test_both_are_killed(routing: str) -> None:
+    """First the one that is away; the other one meanwhile, in the moment when it is back."""
+    scene = Away(2, 40, MB, 0.1, [(1.9, kill(1)), (8.0, start(1)), (9.2, kill(0)), (10.0, start(0))], routing=routing)
+    scene.kept = True
+    played(scene, 14.0).check(order=routing != "flood")
+    assert scene.counted("log_lost") == 0
+
+
+def lost(scene: Away) -> int:
+    """Messages that were acknowledged and did not come; each is counted, and a line says how many they are."""
+    got = {one.number for one in scene.readers[0].got}
+    missing = [s for s in scene.ledger.sent if s.topic.startswith("large/") and s.acked is not None and s.number not in got]
+    lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
+    assert scene.counted("log_lost") == len(missing)
+    assert len(lines) == bool(missing)
+    assert all(f" {len(missing)} messages from here that it lacked" in text for text in lines)
+    return len(missing)
+
+
+@pytest.mark.parametrize("routing", some("topic"))
+def test_more_than_the_tail_may_have_is_counted(routing: str) -> None:
+    """80 MB: the log has 33, and its tail 20."""
+    scene = Away(2, 40, MB, 0.1, lonely(8.0, 1, brokers=2), routing=routing, log_tail=20 * MB)
+    scene.length = 12.0
+    scene.run()
+    assert 25 <= lost(scene) <= 32
+    assert any("log-tail" in text for _, _, text in scene.hosts[0].logs)
+
+
+def full(scene: Scene) -> None:
+    assert isinstance(scene, Away)
+    scene.disks[0].files.broken = "No space left on device"
+
+
+def room(scene: Scene) -> None:
+    assert isinstance(scene, Away)
+    scene.disks[0].files.broken = ""
+
+
+@pytest.mark.parametrize("routing", some("topic"))
+def test_a_disk_that_is_full_for_a_while(routing: str) -> None:
+    """What leaves the log meanwhile is lost, and counted; what does so before and after is not."""
+    events: list[Event] = [*lonely(8.0, 1, brokers=2), (5.0, full), (6.5, room)]
+    scene = Away(2, 40, MB, 0.1, events, routing=routing)
+    scene.length = 12.0
+    scene.run()
+    assert 10 <= lost(scene) <= 30
+    lines = [text for _, _, text in scene.hosts[0].logs if "tail of the log" in text]
+    assert ["cannot be written" in line for line in lines] == [True, False]
+    assert "is written again" in lines[1]
+
+
+def damage(scene: Scene) -> None:
+    assert isinstance(scene, Away)
+    for data in scene.disks[0].files.segments.values():
+        data[len(data) // 2] ^= 1
+
+
+@pytest.mark.parametrize("routing", some("flood"))
+def test_a_damaged_segment(routing: str) -> None:
+    """The piece that cannot be read is counted, and a line says so; the others come."""
+    scene = Away(2, 40, MB, 0.1, [*lonely(8.0, 1, brokers=2), (9.5, damage)], routing=routing)
+    scene.length = 12.0
+    scene.run()
+    assert 1 <= lost(scene) <= 8
+    assert scene.counted("tail_damaged") >= 1
+
+
+@pytest.mark.parametrize("tail", [0, 1 << 30], ids=["without a tail", "with one"])
+def test_who_was_away_before_it_had_subscribers(tail: int) -> None:
+    """It is away once more a second after it was back, and wants more by then."""
+    events: list[Event] = [(0.5, part((0,), (1,))), (4.0, part()), (6.9, part((0,), (1,))), (14.9, part())]
+    scene = Away(2, 40, MB, 0.1, events, routing="interest", log_tail=tail)
+    scene.begin = 7.0
+    scene.length = 17.0
+    scene.run()
+    missing = lost(scene)
+    assert bool(missing) == (not tail)
+
+
+@pytest.mark.parametrize("routing", some("interest"))
+def test_what_the_origin_counts_when_it_is_cut_off(routing: str) -> None:
+    """Without a tail, for each of the others what it lacks."""
+    scene = Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing, log_tail=0)
+    scene.length = 12.0
+    scene.run()
+    acked = [sent.number for sent in scene.ledger.sent if sent.topic.startswith("large/") and sent.acked is not None]
+    missing = [len(set(acked) - {got.number for got in reader.got}) for reader in scene.readers]
+    assert min(missing) > 40
+    assert scene.counted("log_lost") == sum(missing)

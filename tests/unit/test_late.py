@@ -1,0 +1,63 @@
+"""What origins offer, with flooding, to brokers that were away: bent messages cost nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from broker.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
+from broker.origin import LAST, Window, origin_key
+from broker.wire.errors import MalformedPacket, WireError
+from tests.unit.node_harness import World
+
+FAR = b"far-away"
+KEY = origin_key(FAR, 7)
+
+
+def test_ranges() -> None:
+    for ranges in ([], [(1, 1)], [(1, 5), (7, LAST)]):
+        assert decode_ranges(encode_ranges(KEY, ranges)) == (7, ranges)
+
+
+BACKWARDS = bytes(4) + b"\0\0\0\0\0\2" + b"\0\0\0\0\0\1"
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0", bytes(5), bytes(16), BACKWARDS, bytes(4 + 12 * 65)])
+def test_bent_ranges(body: bytes) -> None:
+    with pytest.raises(MalformedPacket):
+        decode_ranges(body)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(3), bytes(4) + b"\x32", bytes(4) + b"\x32\x05\0\1a", b"\0\0\0\x20" + bytes(20)])
+def test_bent_pieces(data: bytes) -> None:
+    """They are dropped, and what is missing goes on missing."""
+    node = World(discovery="static").node
+    late, now = node.federation.late, node.now
+    window = node.relay.vector[KEY] = Window(0, now)
+    late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
+    late._offer_received(b"unknown!", encode_ranges(KEY, [(1, 5)]), now)
+    assert list(late._asked) == [KEY]
+    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    head = (7).to_bytes(4, "big") + (1).to_bytes(4, "big")
+    with pytest.raises(MalformedPacket):
+        late._piece_received(FAR, head, now)
+    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + data, now)  # its beginning did not come
+    assert window.top == 0
+    with suppress(WireError):
+        late._piece_received(FAR, head + bytes(4) + b"\1" + data, now)
+    assert window.top == 0
+    assert late._coming == 0
+    assert {OFFER, LACK, PIECE}.isdisjoint({13, 14, 16})
+
+
+def test_pieces_that_never_end_are_forgotten() -> None:
+    node = World(discovery="static", max_packet_size=1000).node
+    late, now = node.federation.late, node.now
+    node.relay.vector[KEY] = Window(0, now)
+    late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
+    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    for index in range(40):
+        head = (7).to_bytes(4, "big") + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
+        late._piece_received(FAR, head + b"\0" + bytes(60_000), now)
+    assert late._coming < 1_200_000

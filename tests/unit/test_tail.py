@@ -1,0 +1,273 @@
+"""The log's tail: bytes of segments, and its index, against a model."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.config import NodeConfig
+from broker.effects import TailDrop, TailRead, TailSync, TailWrite
+from broker.journal import Cut, JournalError, LoggedRecord
+from broker.log import Entry, expiry_of, with_expiry
+from broker.message import Message, Stamp
+from broker.node import Node
+from broker.origin import encode_for_links, origin_key
+from broker.segment import (
+    Away,
+    Found,
+    Part,
+    decode_entries,
+    encode_away,
+    encode_entries,
+    encode_header,
+    read_frames,
+)
+from broker.tail import Tail
+from tests.unit.journal_harness import Files
+
+ID = b"brokerid"
+KEY, OTHER = origin_key(ID, 1), origin_key(ID, 2)
+BROKERS = [b"broker-b", b"broker-c"]
+
+PARTS = st.builds(
+    Part,
+    st.sampled_from(BROKERS),
+    st.sampled_from((KEY, OTHER)),
+    st.integers(1, 100),
+    st.integers(100, 1 << 40),
+    st.integers(1, 99),
+)
+RECORDS = st.builds(
+    LoggedRecord, st.just(KEY), st.integers(1, 1 << 40), st.just(1), st.just(0), st.integers(0, 1 << 40), st.binary(max_size=30)
+)
+AWAYS = st.builds(
+    Away, st.sampled_from(BROKERS), st.integers(0, 1 << 40), st.lists(st.binary(max_size=20), max_size=3).map(tuple)
+)
+FRAMES = st.one_of(st.lists(AWAYS, max_size=2), st.tuples(st.lists(PARTS, max_size=3), st.lists(RECORDS, max_size=3)))
+
+
+def segment(frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]]) -> bytes:
+    """The bytes of a file with these frames."""
+    data = encode_header(ID, 7)
+    for frame in frames:
+        if isinstance(frame, list):
+            data += encode_away(frame)
+        else:
+            data += encode_entries(frame[0], [record.encode() for record in frame[1]])
+    return data
+
+
+def read(data: bytes) -> list[Found | Cut]:
+    return list(read_frames(io.BytesIO(data), len(data), ID, 7))
+
+
+@given(st.lists(FRAMES, max_size=4))
+def test_a_segment_is_read_as_it_was_written(frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]]) -> None:
+    data = segment(frames)
+    found = read(data)
+    assert len(found) == len(frames)
+    for one, frame in zip(found, frames, strict=True):
+        assert isinstance(one, Found)
+        if isinstance(frame, list):
+            assert one.away == tuple(frame)
+        else:
+            assert one.away is None
+            assert list(one.parts) == frame[0]
+            assert decode_entries(data[one.at : one.at + one.size]) == frame[1]
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=3), st.data())
+def test_every_cut_and_every_damaged_byte(
+    frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]], data: st.DataObject
+) -> None:
+    """What stands before it counts; nothing that was not written is ever read."""
+    whole = segment(frames)
+    found = read(whole)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        bent = whole[:at]
+    else:
+        bent = whole[:at] + bytes((whole[at] ^ data.draw(st.integers(1, 255)),)) + whole[at + 1 :]
+    for one, before in zip(read(bent), found, strict=False):
+        if isinstance(one, Cut):
+            break
+        assert one == before
+        if isinstance(one, Found) and one.away is None:
+            try:
+                records = decode_entries(bent[one.at : one.at + one.size])
+            except JournalError:
+                continue
+            assert records == decode_entries(whole[one.at : one.at + one.size])
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_segment(data: bytes) -> None:
+    read(data)
+    read(encode_header(ID, 7) + data)
+    with pytest.raises(JournalError):
+        decode_entries(data)
+
+
+@pytest.mark.parametrize("expiry", [None, 0, 7, 1 << 31])
+@pytest.mark.parametrize("retain", [True, False])
+def test_expiry_on_links(expiry: int | None, retain: bool) -> None:
+    message = Message(b"a/b", b"x", 1, retain, b"\x01\x01", None if expiry is None else 100.0 + expiry, None)
+    message.stamp = Stamp(7, 0, False)
+    data = encode_for_links(message, KEY, 5, 100.0)
+    assert expiry_of(data) == expiry
+    if expiry is not None:
+        message.expires_at = 103.0
+        assert with_expiry(data, 3) == encode_for_links(message, KEY, 5, 100.0)
+
+
+class Bench:
+    """A tail on a disk in memory, and who is away."""
+
+    def __init__(self, limit: int, files: Files | None = None, at: float = 1000.0) -> None:
+        self.node = Node(NodeConfig(id=ID, log_tail=limit), at, 1.7e9, random.Random(1), log=lambda level, text: None)
+        self.files = files or Files()
+        self.lost: list[Part] = []
+        self.away = [Away(broker, 5, (b"#",)) for broker in BROKERS]
+        self.tail = Tail(self.node, self.lost.append, lambda: self.away)
+        self.was_away = self.tail.begin(self.files.tail())
+        self.read: list[Entry] | None = []
+
+    def work(self) -> None:
+        """Let the disk do what it was asked for."""
+        while effects := [e for e in self.node.take_effects() if isinstance(e, TailWrite | TailRead | TailSync | TailDrop)]:
+            for effect in effects:
+                self.files.carry_out(effect)
+            told, self.files.untold = self.files.untold, []
+            for done, error in told:
+                self.node.now += 0.001
+                if isinstance(done, TailWrite):
+                    assert not isinstance(error, bytes)
+                    self.tail.written(done, error)
+                elif isinstance(done, TailRead):
+                    assert error is not None
+                    self.tail.was_read(done, error)
+
+    def entry(self, number: int, size: int) -> Entry:
+        message = Message(b"a", bytes(size), 1, False, b"", None, None)
+        return Entry(KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now)
+
+    def numbers(self, broker: bytes, lacks: list[tuple[int, int]]) -> list[int]:
+        """What a broker gets that lacks these, asking on and on."""
+        found: list[int] = []
+        while lacks and (frame := self.tail.first(broker, KEY, lacks)) is not None:
+            last = frame.parts[broker, KEY].last
+            self.tail.read(frame, self._take)
+            self.work()
+            for entry in self.read or ():
+                if any(low <= entry.sequence <= high for low, high in lacks):
+                    found.append(entry.sequence)
+            lacks = [(max(low, last + 1), high) for low, high in lacks if high > last]
+        return found
+
+    def _take(self, entries: list[Entry] | None) -> None:
+        self.read = entries
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([*([b] for b in BROKERS), BROKERS]), st.sampled_from((10, 100_000, 400_000))),
+        st.tuples(st.just("flush")),
+        st.tuples(st.just("work")),
+        st.tuples(st.just("full")),
+        st.tuples(st.just("room")),
+        st.tuples(st.just("again")),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150)
+@given(STEPS, st.sampled_from((3_000_000, 1 << 30)))
+def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit: int) -> None:
+    """In order, once; and what is lost is counted to the message. What a crash takes that was not written is the journal's."""
+    bench = Bench(limit)
+    due: dict[bytes, list[int]] = {broker: [] for broker in BROKERS}
+    refused: dict[bytes, int] = dict.fromkeys(BROKERS, 0)
+    number = 0
+    for step in steps:
+        if step[0] == "add":
+            number += 1
+            brokers, size = step[1], step[2]
+            assert isinstance(brokers, list) and isinstance(size, int)
+            taken = bench.tail.add(bench.entry(number, size), brokers)
+            for broker in brokers:
+                due[broker].append(number)
+                refused[broker] += not taken
+        elif step[0] == "flush":
+            bench.tail.flush()
+        elif step[0] == "work":
+            bench.work()
+        elif step[0] == "full":
+            bench.files.broken = "No space left on device"
+        elif step[0] == "room":
+            bench.files.broken = ""
+            bench.node.now += 2.0
+        elif not bench.files.broken:
+            bench.tail.flush()
+            bench.work()
+            lost = bench.lost
+            bench = Bench(limit, bench.files, bench.node.now)
+            bench.lost = lost
+            bench.tail._lost = lost.append
+    bench.files.broken = ""
+    bench.node.now += 2.0
+    bench.tail.flush()
+    bench.work()
+    assert bench.tail.size == sum(map(len, bench.files.segments.values()))
+    assert bench.tail.size <= limit + limits.TAIL_FRAME_BYTES + 400_200
+    for broker in BROKERS:
+        found = bench.numbers(broker, [(1, 1 << 40)])
+        assert found == sorted(set(found))
+        found = [number for number in found if number in due[broker]]  # a frame has what others want, too
+        lost = sum(part.messages for part in bench.lost if part.broker == broker)
+        assert len(found) + lost + refused[broker] == len(due[broker])
+
+
+def test_who_is_served_needs_no_files() -> None:
+    bench = Bench(1 << 30)
+    for number in range(1, 61):
+        bench.tail.add(bench.entry(number, 400_000), BROKERS)
+    bench.work()
+    assert len(bench.files.segments) == 2
+    bench.away.pop()
+    bench.tail.ended(BROKERS[1])
+    assert bench.numbers(BROKERS[0], [(5, 20)]) == list(range(5, 21))
+    assert bench.numbers(BROKERS[1], [(5, 20)]) == []
+    bench.away.pop()
+    bench.tail.ended(BROKERS[0])
+    bench.work()
+    assert not bench.files.segments
+    assert not bench.lost
+    assert bench.tail.size == 0
+
+
+def test_who_is_away_is_known_after_a_start() -> None:
+    bench = Bench(1 << 30)
+    bench.tail.changed()
+    bench.tail.flush()
+    bench.work()
+    again = Bench(1 << 30, bench.files)
+    assert again.was_away == tuple(bench.away)
+    assert Bench(0, bench.files).was_away == ()
+
+
+def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() -> None:
+    bench = Bench(1 << 30)
+    for number in range(1, 4):
+        bench.tail.add(bench.entry(number, 400_000), BROKERS)
+    bench.work()
+    data = next(iter(bench.files.segments.values()))
+    data[500_000] ^= 1
+    assert bench.numbers(BROKERS[0], [(1, 9)]) == [1, 3]
+    assert [(part.broker, part.first, part.last, part.messages) for part in bench.lost] == [(b, 2, 2, 1) for b in BROKERS]
+    assert bench.node.counters.tail_damaged == 1

@@ -1,0 +1,89 @@
+"""The files of the log's tail."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.configfile import ConfigError
+from broker.effects import TailDrop, TailRead, TailSync, TailWrite
+from broker.segment import Away, encode_away, encode_header
+from broker.tail_files import TailEffect, TailFiles
+
+ID = b"brokerid"
+
+
+class Writer:
+    """Gives effects to the files and waits for the answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = TailFiles(folder, ID)
+        self.files.start(self._told)
+        self.said = threading.Event()
+        self.answer: object = None
+
+    def _told(self, effect: TailEffect, answer: object) -> None:
+        self.answer = answer
+        self.said.set()
+
+    def do(self, effect: TailEffect) -> object:
+        self.said.clear()
+        self.files.put(effect)
+        assert self.said.wait(20)
+        return self.answer
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    head = encode_header(ID, 1)
+    away = encode_away([Away(b"broker-b", 5, (b"#",))])
+    assert writer.do(TailWrite(1, 0, head, 1)) is None
+    assert writer.do(TailWrite(1, len(head), away, 2)) is None
+    assert writer.do(TailSync(3)) is None
+    assert writer.do(TailRead(1, len(head), len(away), 4)) == away
+    assert writer.do(TailRead(1, len(head), 1000, 5)) == away
+    assert writer.do(TailRead(2, 0, 10, 6)) == "No such file or directory"
+    assert writer.do(TailWrite(2, 0, encode_header(ID, 2), 7)) is None
+    writer.files.put(TailDrop(2))
+    writer.files.close()
+    loaded = TailFiles(tmp_path, ID).load()
+    assert not loaded.cuts
+    [(number, size, [found])] = loaded.segments
+    assert (number, size) == (1, len(head) + len(away))
+    assert found.away == (Away(b"broker-b", 5, (b"#",)),)
+
+
+def test_what_cannot_be_read_is_one_line_each(tmp_path: Path) -> None:
+    files = TailFiles(tmp_path, ID)
+    away = encode_away([Away(b"broker-b", 5, ())])
+    (tmp_path / "tail" / "00000001").write_bytes(encode_header(ID, 1) + away + away[:-1])
+    (tmp_path / "tail" / "00000002").write_bytes(b"something else")
+    (tmp_path / "tail" / "00000003").write_bytes(encode_header(b"another1", 3) + away)
+    (tmp_path / "tail" / "00000004").mkdir()
+    (tmp_path / "tail" / "notes").write_text("nothing of ours")
+    loaded = files.load()
+    assert [number for number, _, _ in loaded.segments] == [1, 2, 3, 4]
+    assert [len(frames) for _, _, frames in loaded.segments] == [1, 0, 0, 0]
+    assert len(loaded.cuts) == 4
+    assert all("\n" not in line for line in loaded.cuts)
+
+
+def test_errors_are_answers(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    (tmp_path / "tail" / "00000001").mkdir()
+    assert writer.do(TailWrite(1, 0, b"x", 1)) == "Is a directory"
+    writer.files.put(TailDrop(1))
+    assert writer.do(TailSync(2)) is None
+    writer.files.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError):
+        TailFiles(tmp_path / "file", ID)
+
+
+def test_nobody_away_costs_no_thread(tmp_path: Path) -> None:
+    files = TailFiles(tmp_path, ID)
+    files.start(lambda effect, answer: None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "tail"]
+    files.close()
