@@ -42,7 +42,8 @@ class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_cover", "_crowded", "_federation", "_filters", "_kept", "_loading", "_node", "_planned", "_working",
+        "_closing", "_cover", "_crowded", "_federation", "_filters", "_full", "_kept", "_loading", "_node", "_planned",
+        "_working",
         "generation", "memory", "selective", "telling",
     )  # fmt: skip
 
@@ -58,6 +59,7 @@ class Interest:
         self._working = False
         self._loading: deque[str] = deque()  # filters of before the first other broker came, still to be told
         self._crowded = False  # more is wanted than others can be told
+        self._full = False  # longer filters were wanted than others can be told
         self.selective = federation.config.routing != "flood"
         self.telling = False
         """Whether others are told what is wanted here: since the first one has come. Alone, subscribing costs nothing more."""
@@ -137,12 +139,18 @@ class Interest:
         announced, withdrawn = self._cover.work(0 if self._working else PIECE)
         listings = self._federation.listings
         for topic_filter in announced:
-            listings.post(INTEREST + topic_filter.encode())
+            try:
+                listings.post(INTEREST + topic_filter.encode())
+            except ValueError:  # no room for such long filters: from now on we get everything
+                listings.post(INTEREST + EVERYTHING)
+                self._full = True
+                self._federation.count("interest_widened")
             self._federation.propagation.posted()
         if announced:
             self._federation.overlays.told()
         for topic_filter in withdrawn:
-            listings.withdraw(INTEREST + topic_filter.encode())
+            if not (self._full and topic_filter.encode() == EVERYTHING):
+                listings.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
             self._working = True
             self._node.schedule(self._node.now + PACE, self._go_on)

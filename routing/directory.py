@@ -24,6 +24,12 @@ MAX_BROKERS = 1024
 MAX_ENTRY = 70_000
 """bytes of key and value: a topic filter has 65,535."""
 
+SMALL = 100
+OWN_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
+"""bytes of key and value up to which an entry always finds room in our own listing; bytes of this with larger entries, so long
+filters and client ids, at most; bytes of somebody else's, which may be made up. OWN_LIMIT small entries have 100 MB."""
+
 ENTRY_MEMORY = 200
 """bytes of memory that an entry takes besides its key and value."""
 
@@ -90,14 +96,15 @@ Event = Came | Moved | Went | Posted
 class Listing:
     """What one broker says of itself."""
 
-    __slots__ = ("boot", "entries", "id", "loading", "recent", "size", "up", "version", "via")
+    __slots__ = ("boot", "entries", "id", "loaded", "loading", "recent", "size", "up", "version", "via")
 
     def __init__(self, broker_id: bytes, boot: int) -> None:
         self.id = broker_id
         self.boot = boot
         self.version = 0  # 0: nothing has come yet
         self.entries: dict[bytes, bytes] = {}
-        self.size = 0  # bytes of another broker's entries
+        self.size = 0  # bytes of its entries
+        self.loaded = 0  # bytes of the parts that have come
         self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
         self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
         self.loading: dict[bytes, bytes] | None = None  # parts of a newer listing that have come
@@ -154,6 +161,11 @@ class Directory:
             return
         if len(key) + len(value) > MAX_ENTRY or (len(self.own.entries) >= OWN_LIMIT and key not in self.own.entries):
             raise ValueError("entry beyond the limits of a listing")
+        old = self.own.entries.get(key)
+        size = len(value) + len(key) if old is None else len(value) - len(old)
+        if len(key) + len(value) > SMALL and self.own.size + size > OWN_BYTES:
+            raise ValueError("more bytes than a listing may have")
+        self.own.size += size
         self.own.entries[key] = value
         self._changes[key] = value
         if key[:1] == NEIGHBOUR:
@@ -161,7 +173,8 @@ class Directory:
 
     def withdraw(self, key: bytes) -> None:
         """Take an entry out of our listing; harmless when it is not there."""
-        if self.own.entries.pop(key, None) is not None:
+        if (old := self.own.entries.pop(key, None)) is not None:
+            self.own.size -= len(key) + len(old)
             self._changes[key] = None
             if key[:1] == NEIGHBOUR:
                 self.own.named(key, None)
@@ -314,12 +327,13 @@ class Directory:
             self._make_room()
             listing = self.listings[broker_id] = Listing(broker_id, 0)
         if flags & 1:
-            listing.loading = {}
+            listing.loading, listing.loaded = {}, 0
         if listing.loading is None:
             return
+        listing.loaded += sum(len(key) + len(value) for key, value in changes if value is not None)
         listing.loading.update((key, value) for key, value in changes if value is not None)
-        if len(listing.loading) > OWN_LIMIT:
-            raise DirectoryError("more entries than a listing may have")
+        if len(listing.loading) > OWN_LIMIT or listing.loaded > MAX_BYTES:
+            raise DirectoryError("more than a listing may have")
         if flags & 2:
             self._replace(listing, state)
             neighbour.missing.pop(broker_id, None)
@@ -365,8 +379,8 @@ class Directory:
             if key[:1] == NEIGHBOUR:
                 listing.named(key, value)
                 self._moved = True
-        if len(entries) > OWN_LIMIT:
-            raise DirectoryError("more entries than a listing may have")
+        if len(entries) > OWN_LIMIT or listing.size > MAX_BYTES:
+            raise DirectoryError("more than a listing may have")
         old, listing.version = listing.version, int.from_bytes(after, "big")
         self._taken(listing)
         if listing.via is not None:

@@ -238,3 +238,54 @@ def test_a_stranger_changes_nothing() -> None:
     directory = Directory(name(1), 1)
     directory.received(name(9), bytes((STAMPS,)) + name(9) + bytes(12))
     assert directory.reachable() == []
+
+
+def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("routing.directory.OWN_BYTES", 1000)
+    one = Directory(name(1), 1)
+    one.post(b"a" * 400, b"")
+    one.post(b"b" * 400, b"12345678")
+    with pytest.raises(ValueError, match="more bytes"):
+        one.post(b"c" * 400, b"")
+    one.post(b"b" * 400, b"x" * 20)
+    one.post(b"small", b"finds room")
+    one.withdraw(b"a" * 400)
+    one.post(b"c" * 400, b"")
+    assert one.own.size == sum(len(key) + len(value) for key, value in one.own.entries.items())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_nobody_has_us_keep_more_bytes_than_a_listing_may_have(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    monkeypatch.setattr("routing.directory.MAX_BYTES", 1500)
+    net = Net()
+    one, two = net.start(name(1)), net.start(name(2))
+    if late:
+        net.join(name(1), name(2))
+        net.settle()
+    with pytest.raises(DirectoryError):
+        for number in range(100):
+            one.post(b"%3d" % number + b"x" * 100, b"1")
+            one.post(b"%3d" % number, b"1")
+            one.withdraw(b"%3d" % number)
+            if late:
+                net.settle()
+        net.join(name(1), name(2))
+        net.settle()
+    assert two.memory < 100_000
+
+
+def test_the_bytes_of_a_listing_are_counted_through_all_changes() -> None:
+    net = Net()
+    one, two = net.start(name(1)), net.start(name(2))
+    one.post(b"before", b"1")
+    net.join(name(1), name(2))
+    net.settle()
+    for key, value in ((b"a", b"1"), (b"a", b"22"), (b"b", b""), (b"a", None), (b"none", None), (b"before", b"333")):
+        if value is None:
+            one.withdraw(key)
+        else:
+            one.post(key, value)
+        net.settle()
+    (listing,) = two.listings.values()
+    assert listing.entries == one.own.entries
+    assert listing.size == sum(len(key) + len(value) for key, value in listing.entries.items())

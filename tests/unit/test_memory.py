@@ -9,11 +9,13 @@ import pytest
 
 from broker import limits
 from broker.forms import filter_memory
+from broker.listings import INTEREST
 from broker.machine import default_memory_limit, files_for_clients
 from broker.memory import Pressure, queue_memory
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Publish, Will
 from broker.wire.properties import Property
+from routing import directory
 from tests.unit.node_harness import World, connect_packet
 
 MIB = 1 << 20
@@ -268,3 +270,18 @@ def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
     assert world.node.federation.memory >= interest.memory > 0
     world.advance(120.0)
     assert interest.memory == 0
+
+
+def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "OWN_BYTES", 10_000)
+    world = World(routing="interest")
+    federation = world.node.federation
+    federation.interest.begin()
+    client = world.connect("c")
+    assert set(client.subscribe(*(f"{number}/" + "x" * 3000 for number in range(5)))) == {0}
+    assert INTEREST + b"#" in federation.listings.directory.own.entries
+    assert client.subscribe("#") == [0]
+    client.unsubscribe("#")
+    world.advance(120.0)
+    assert INTEREST + b"#" in federation.listings.directory.own.entries, "what it wants is still more than can be told"
+    assert world.counters.interest_widened > 0
