@@ -95,7 +95,9 @@ class Assignments:
 
     def waiting(self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool) -> None:
         """Keep a message of ours for a group that has no member now that can be reached."""
-        self._add(Assignment(ref, NOBODY, message, self._node.now, visited, retain))
+        assignment = Assignment(ref, NOBODY, message, self._node.now, visited, retain)
+        if not self._keep(assignment):
+            self._give_up(assignment)
 
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so much that others come first."""
@@ -144,7 +146,9 @@ class Assignments:
                 known = ref[0] == self._federation.relay.key and not ledger.moved(ref)
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is None or not mine:
-                continue
+                ours = ref[0] == self._federation.relay.key and not ledger.moved(ref)
+                if found is None and ours and operation in (DECLINE, DENY):  # there was no room to keep it
+                    self._node.counters.shared_undelivered += 1
             elif operation == DONE:
                 ledger.close(ref)
                 closed.append(ref)

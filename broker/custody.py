@@ -254,18 +254,21 @@ class Custody:
             self._say(DECLINE, ref)
         waiting.clear()
 
+    def _takes(self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int) -> int:
+        """Return how many of the messages that wait a group's members here can take, and `ahead` besides. Without members they
+        are given back."""
+        group = self._federation.sharing.here.get(mark)
+        if group is None or self._nobody(mark):
+            self._give_back(waiting)
+            return 0
+        if not group.connected:
+            return len(waiting)
+        return max(_room(group, under_way + len(waiting)) + ahead - under_way, len(waiting) - limits.HOLD_QUEUED)
+
     def _claim(self, mark: bytes, now: float) -> None:
         """Claim as much as members have room for, and a little ahead."""
         held = self._held[mark]
-        group = self._federation.sharing.here.get(mark)
-        room = 0
-        if group is None or self._nobody(mark):
-            self._give_back(held)
-        elif not group.connected:
-            room = len(held)
-        else:
-            under_way = self._claims.get(mark, 0) + len(self._ready.get(mark, ()))
-            room = max(_room(group, under_way + len(held)) + AHEAD - under_way, len(held) - limits.HOLD_QUEUED)
+        room = self._takes(mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ())))
         for _ in range(min(room, len(held))):
             ref, message = held.popitem(last=False)
             self._claimed[ref] = (message, now)
@@ -277,14 +280,7 @@ class Custody:
     def _serve(self, mark: bytes) -> None:
         """Deliver what was granted, as far as members have room."""
         ready = self._ready[mark]
-        group = self._federation.sharing.here.get(mark)
-        room = 0
-        if group is None or self._nobody(mark):
-            self._give_back(ready)
-        elif not group.connected:
-            room = len(ready)
-        else:
-            room = max(_room(group, len(ready)), len(ready) - limits.HOLD_QUEUED)
+        room = self._takes(mark, ready, 0, 0)
         taken = [ready.popitem(last=False) for _ in range(min(room, len(ready)))]
         if not ready:
             del self._ready[mark]

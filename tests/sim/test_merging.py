@@ -21,6 +21,16 @@ def away(row: Row, index: int = 1, **options: int) -> Client:
     return client
 
 
+def parted(row: Row) -> tuple[Row, Client, Feed]:
+    """The same, with somebody who publishes; the client's broker has been cut off."""
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.world.partition([[1]])
+    row.run(3.0)
+    return row, first, feed
+
+
 def judge(feed: Feed, *clients: Client, since: float = 0.0, until: float = 1e9) -> None:
     """All messages came once, to one of these connections, each in order."""
     got = [payload for client in clients for payload in client.payloads]
@@ -61,12 +71,7 @@ def test_its_broker_hangs(routing: str, silent: float) -> None:
 @pytest.mark.parametrize("then", ["stays", "leaves", "moves"])
 def test_a_split(routing: str, then: str) -> None:
     """The merge follows the newest session, wherever it is, and whether its client is there or not."""
-    row = Row(4, routing=routing)
-    first = away(row)
-    feed = Feed(row, 0)
-    row.run(0.5)
-    row.world.partition([[1]])
-    row.run(3.0)
+    row, first, feed = parted(Row(4, routing=routing))
     second = row.connect(2)
     assert not second.present
     second.subscribe("a")
@@ -86,12 +91,7 @@ def test_a_split(routing: str, then: str) -> None:
 
 def test_both_sides_have_had_the_client() -> None:
     """It goes to the other half and comes back: what waits there is added to the session that it has come back to."""
-    row = Row(3, routing="topic", meshed=True)
-    first = away(row)
-    feed = Feed(row, 0)
-    row.run(0.5)
-    row.world.partition([[1]])
-    row.run(3.0)
+    row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2, answers=False)
     second.subscribe("a")
     row.run(0.2)
@@ -108,12 +108,7 @@ def test_both_sides_have_had_the_client() -> None:
 
 
 def test_a_clean_start_elsewhere_is_not_undone() -> None:
-    row = Row(3, routing="topic", meshed=True)
-    first = away(row)
-    feed = Feed(row, 0)
-    row.run(0.5)
-    row.world.partition([[1]])
-    row.run(3.0)
+    row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2, clean=True)
     second.subscribe("a")
     since = row.world.now - 0.3

@@ -45,6 +45,23 @@ def answered(client: FakeClient) -> bool:
     return any(isinstance(packet, Suback) for packet in client.take())
 
 
+def beside(world: World) -> tuple[Neighbour, FakeClient]:
+    """A neighbour in the tree, and a client here."""
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    return neighbour, world.connect("c")
+
+
+def confirmed(world: World) -> tuple[Neighbour, FakeClient]:
+    """The same, and the client has a subscription that the neighbour knows."""
+    neighbour, client = beside(world)
+    subscribe(client, "a")
+    world.advance(PACE)
+    answer(neighbour)
+    assert answered(client)
+    return neighbour, client
+
+
 def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
     """Not even when no client waited for that one, which nobody gave up then."""
     neighbour = Neighbour(world, 101)
@@ -84,9 +101,7 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
 
 def test_who_is_served_late_is_not_blamed_for_what_follows(world: World) -> None:
     """A link brings the answer; its next messages are not the client's."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
+    neighbour, client = beside(world)
     subscribe(client, "a")
     world.advance(PACE)
     assert answer(neighbour) == 1
@@ -107,9 +122,7 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
 def test_what_is_refused_is_not_told(world: World) -> None:
     """Somebody who may not subscribe must not draw all messages of the federation here."""
     world.node.set_access(Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
+    _, client = beside(world)
     subscribe(client, "#")
     assert answered(client)
     assert INTEREST + b"#" not in world.node.federation.listings.directory.own.entries
@@ -117,13 +130,7 @@ def test_what_is_refused_is_not_told(world: World) -> None:
 
 def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
     """However often a client takes a subscription and gives it back, it is looked at once."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
-    subscribe(client, "a")
-    world.advance(PACE)
-    answer(neighbour)
-    assert answered(client)
+    _, client = confirmed(world)
     before = len(world.node._timers)
     for _ in range(200):
         client.unsubscribe("a")
@@ -136,9 +143,7 @@ def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
 
 
 def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
+    _, client = beside(world)
     before = len(world.node._timers)
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
     world.advance(30 * WAIT)
@@ -259,13 +264,7 @@ def test_every_broker_has_to_know(world: World) -> None:
 
 
 def test_another_life_of_a_broker_has_to_hear_it_again(world: World) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
-    subscribe(client, "a")
-    world.advance(PACE)
-    answer(neighbour)
-    assert answered(client)
+    neighbour, client = confirmed(world)
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
     again = Neighbour(world, 101, boot=2)
@@ -278,9 +277,7 @@ def test_another_life_of_a_broker_has_to_hear_it_again(world: World) -> None:
 
 
 def test_one_that_is_gone_is_not_waited_for(world: World) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.connect("c")
+    neighbour, client = beside(world)
     subscribe(client, "a")
     world.advance(1.0)
     assert not answered(client)

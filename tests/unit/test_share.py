@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import limits
+from broker.assignments import DECLINE, DENY, REPORT
 from broker.choice import Choice, decode_choice
 from broker.ledger import encode_refs
 from broker.listings import GROUP
@@ -426,6 +427,24 @@ def test_garbage_costs_the_link(text: bytes) -> None:
     one.send(b"\x32" + bytes((len(body),)) + body)
     assert not one.up
     assert world.counters.link_garbage == 1
+
+
+def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ASSIGNED", 2)
+    world, (one, _) = federation()
+    post(world, 101, 1)
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("t", b"x", qos=1, packet_id=number)
+    assert (len(world.node.federation.assignments.ledger), world.counters.shared_unguarded) == (2, 3)
+    key = world.node.relay.key
+    for operation in (DECLINE, DENY):
+        (body,) = encode_refs([(operation, (key, number, MARK)) for number in range(1, 6)])
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
+        world.advance(0.1)
+    # Three were never kept; two wait for a member, and are not given back by those who do not have them.
+    assert world.counters.shared_undelivered == 2 * 3
+    assert len(world.node.federation.assignments.ledger) == 2
 
 
 def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
