@@ -268,6 +268,8 @@ class Merging:
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
             self._over(merge)
+        elif self._node.moving.leaves(client_id):
+            merge.parts.clear()  # what is added now would not go with it
         elif added is Added.WHOLE:
             data = merge.parts.take()
             try:

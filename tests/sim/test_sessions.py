@@ -117,6 +117,8 @@ ONCE_BAD = {
     ("interest", 65011): "a broker that took a newer session ended its own as if its client had: older ones elsewhere were lost",
     ("interest", 65051): "a session that its client left before it said anything took the place of the one with subscriptions",
     ("interest", 1009): "a retained copy and the message itself waited, and the copy was taken for the message",
+    ("topic", 66015): "an older session was added to one that another broker had encoded already, and forgotten with that",
+    ("interest", 66015): "the same",
     ("flood", 62024): "a subscription was taken to be younger than a message that was published 6 ms after its SUBACK",
 }
 
