@@ -197,6 +197,19 @@ class MessageLog:
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
         enough = self._limit - (self._limit >> 9)
+        if dropped is None and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
+            free, most = 0, size - max(enough, entries[-1].size)
+            popleft = entries.popleft
+            while free < most:
+                entry = popleft()
+                free += entry.size
+                gone += 1
+            if free > floor - begin:
+                entries.appendleft(entry)
+                free -= entry.size
+                gone -= 1
+            size -= free
+            begin += free
         while size > enough and len(entries) > 1:
             entry = entries[0]
             length = entry.size

@@ -8,15 +8,19 @@ import pytest
 
 from broker import log
 from broker.counters import Counters
-from broker.log import Entry, MessageLog
+from broker.log import NEVER, Entry, MessageLog
 from broker.message import Message
 from broker.origin import Vector, Window, origin_key
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
 
-def entry(key: bytes, sequence: int, at: float = 0.0) -> Entry:
-    return Entry(key, sequence, b"x" * 100, Message(b"t", b"", 1, False, b"", None, None), at)
+def entry(key: bytes, sequence: int, at: float = 0.0, size: int = 100) -> Entry:
+    return Entry(key, sequence, b"x" * size, Message(b"t", b"", 1, False, b"", None, None), at)
+
+
+def numbers(kept: MessageLog) -> list[int]:
+    return [e.sequence for piece in kept.pieces() for e in piece]
 
 
 def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +40,25 @@ def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [e.sequence for piece in kept.pieces() for e in piece] == [100]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None:
+    rng = random.Random(seed)
+    quick, told = MessageLog(Counters(), 5000), MessageLog(Counters(), 5000)
+    gone: list[tuple[int, int]] = []
+    told.dropped = lambda e, position: gone.append((e.sequence, position))
+    for number in range(1, 300):
+        if rng.random() < 0.1:  # a neighbour has acknowledged up to here
+            quick.floor = told.floor = rng.choice([NEVER, rng.randint(told.begin, told.end)])
+        size = rng.choice([1, 100, 300, 4999, 6000])
+        for kept in quick, told:
+            kept.append(entry(KEYS[0], number, size=size))
+            kept.trim()
+        assert (quick.begin, quick.end, len(quick)) == (told.begin, told.end, len(told))
+        assert numbers(quick) == numbers(told)
+    assert [sequence for sequence, _ in gone] == list(range(1, len(gone) + 1))
+    assert len(gone) > 100
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_neighbour_lacks(seed: int) -> None:
     rng = random.Random(seed)
@@ -53,5 +76,5 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
     found = [(e.key, e.sequence) for e in kept.missed(seen, 0.0)]
     assert sorted(found) == sorted((k, n) for k in seen for n in range(1, 60) if seen[k].missing(n))
     for key in seen:
-        numbers = [number for k, number in found if k == key]
-        assert numbers == sorted(numbers)
+        lacked = [number for k, number in found if k == key]
+        assert lacked == sorted(lacked)
