@@ -94,7 +94,10 @@ class Soak:
 
     def fast(self, number: int, publishing: Broker, subscribing: Broker, plan: list[Fault]) -> None:
         """A round with more messages than the clients of the tests can do."""
-        loads = {qos: Load(publishing, subscribing, self.rate // 2, qos, SECONDS, "--drain", "40") for qos in (1, 2)}
+        loads = {}
+        for qos in (1, 2):
+            more = ("--drain", "40", "--topic", f"soak{qos}")
+            loads[qos] = Load(publishing, subscribing, self.rate // 2, qos, SECONDS, *more)
         go_on, begin = self.faults(plan, subscribing), time.monotonic()
         while go_on(time.monotonic() - begin):
             time.sleep(0.005)
