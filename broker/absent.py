@@ -132,12 +132,13 @@ class Absents:
             known.back = None
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
-            self.tail.changed()
         elif len(self.absent) < limits.ABSENT_BROKERS:
             log = self._federation.relay.log
             self.absent[broker_id] = Absent(filters, self._federation.acks.parted(broker_id), self._node.now)
             log.dropped = self._dropped
-            self.tail.changed()
+        self.tail.changed()
+        if self.tail.usable:
+            self.tail.flush()  # whoever starts next as this broker has to know
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         absent = self.absent.get(broker_id)
@@ -156,7 +157,9 @@ class Absents:
         wanting = [
             broker_id
             for broker_id, absent in self.absent.items()
-            if (kept or absent.back is None) and position >= absent.position and absent.wants(topic)
+            if (absent.back is None or (kept and absent.lacking.get(entry.key) != []))  # it has been sent everything
+            and position >= absent.position
+            and absent.wants(topic)
         ]
         if wanting and not self.tail.add(entry, wanting):
             for broker_id in wanting:
