@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.fanout import Fanout
+from broker.merging import Merging
 from broker.moving import Moving
 from broker.propagation import Propagation
 from broker.release import Release
@@ -82,6 +83,11 @@ def delivers_again(patch: Patch) -> None:
     patch.setattr(Moving, "_offer", wrong)
 
 
+def forgets_what_was_left_behind(patch: Patch) -> None:
+    """What waits in an older session of a client is thrown away."""
+    patch.setattr(Merging, "absorb", lambda self, session, old, now: None)
+
+
 def forgets_the_last_record(patch: Patch) -> None:
     """A journal loses the end of its last file when it is read."""
     image = test_durability.Files.image
@@ -102,6 +108,11 @@ def roams() -> Iterator[Found]:
         yield Roaming(seed, routing=("interest", "topic")[seed % 2]).run().violations
 
 
+def leaves_behind() -> Iterator[Found]:
+    for routing, seed in (("topic", 64019), ("interest", 65011), ("flood", 67031)):
+        yield Roaming(seed, routing=routing).run().violations
+
+
 def journals() -> Iterator[Found]:
     for seed in range(6):
         yield test_durability.play(seed)
@@ -113,6 +124,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
     "drops every third held message": (drops_some, relays, "lost"),
     "releases out of order": (releases_backwards, relays, "order"),
     "delivers twice after a takeover": (delivers_again, roams, "QoS 2 twice"),
+    "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
     "forgets the journal's last record": (forgets_the_last_record, journals, "lost"),
 }
 
