@@ -183,6 +183,8 @@ class Catchup:
             if not asked:
                 del self._asked[broker_id]
                 continue
+            if self._federation.listings.directory.via(broker_id) is None:
+                continue  # cut off before it could answer: it is asked once more when it is back, and owed the same
             late = {mark: first for mark, (first, _) in asked.items() if first + PATIENCE <= now}
             if late:
                 self._jobs.append(Job(broker_id, late))

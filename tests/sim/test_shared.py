@@ -169,6 +169,11 @@ def test_groups_with_journals(block: int) -> None:
     assert not bad
 
 
+def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None:
+    """It does not count as having a new group, however long that takes: what was published before is owed to its member."""
+    assert not Play(46071).run()
+
+
 # ---------------------------------------------------------------- the checker
 
 MUTANTS = {
