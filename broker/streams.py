@@ -405,7 +405,10 @@ class Streams:
         self._take_found(stream, question, data, top, now)
         if more and top > before:
             self._advanced(stream, now)
-        if more or question.again or stream.window.top > top:
+        listing = self.federation.listings.directory.listings.get(sender)
+        # An incarnation that was killed may have sent what it had not written yet: the next one cannot say any more of it.
+        later = listing is not None and listing.boot > stream.boot
+        if more or question.again or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = RETRY
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
@@ -418,8 +421,7 @@ class Streams:
         elif link is not None and link.state == "up":
             stream.behind = link
             stream.free = stream.more = False
-            listing = self.federation.listings.directory.listings.get(sender)
-            stream.finished = listing is not None and listing.boot > stream.boot
+            stream.finished = later
             self.release.begin(stream, now)
 
     def _answers(self) -> int:

@@ -194,6 +194,11 @@ def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
         last[key] = max(last.get(key, -1), got.number)
 
 
+def test_what_a_killed_incarnation_had_sent_and_not_written_holds_nothing_up() -> None:
+    """Others have had its last message, its next incarnation does not know of it: that was asked for it for 30 s."""
+    assert play(926) == []
+
+
 def test_a_broker_that_starts_again_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With routing by topic a stream was not asked for when its origin's new life became known: seed 408."""
     monkeypatch.setenv("ROUTING", "topic")
