@@ -32,6 +32,10 @@ HOLD_TIME = 0.5
 """s; longest time without progress for which one slow subscriber may hold back its publishers; after it the subscriber
 is `stalled` and holds back nobody until it has caught up (others must not suffer)."""
 
+HOLD_LOOK = 0.02
+"""s after which a subscriber without progress is looked at once more: this broker may have been stopped, or without a processor,
+and what the subscriber sent meanwhile is read by then."""
+
 LINK_BACKLOG_BYTES = 32 * 1024 * 1024
 """bytes; waiting for a link. QoS 0 messages beyond it are dropped [dropped_link]."""
 

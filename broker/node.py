@@ -561,18 +561,19 @@ class Node:
 
     def _watch_hold(self, slow: Connection) -> None:
         when = slow.waiting_since + limits.HOLD_TIME
-        self._hold_timers[slow] = self.schedule(when, lambda now: self._check_hold(slow, when, now))
+        self._hold_timers[slow] = self.schedule(when, lambda now: self._check_hold(slow, now))
 
-    def _check_hold(self, slow: Connection, when: float, now: float) -> None:
-        if now >= when + limits.HOLD_TIME:  # we were stopped: its silence proves nothing
-            slow.waiting_since = now
-        if slow.waiting_since + limits.HOLD_TIME <= now:
+    def _check_hold(self, slow: Connection, now: float, *, again: bool = False) -> None:
+        if slow.waiting_since + limits.HOLD_TIME > now:
+            self._watch_hold(slow)
+        elif not again:  # we may have been stopped: what it has sent meanwhile is read before the next look
+            look = now + limits.HOLD_LOOK
+            self._hold_timers[slow] = self.schedule(look, lambda now: self._check_hold(slow, now, again=True))
+        else:
             slow.stalled = True
             text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
             self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)
-        else:
-            self._watch_hold(slow)
 
     def release_publishers(self, slow: object) -> None:
         """Read the publishers again that waited for `slow` alone."""

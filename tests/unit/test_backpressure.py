@@ -117,7 +117,7 @@ def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) 
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}]
-    world.advance(limits.HOLD_TIME + limits.HOLD_PACE)
+    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + limits.HOLD_PACE)
     assert said.take()[-1] == set()
     far.publish(*[b"fast"] * 100)
     assert not said.take()

@@ -243,7 +243,7 @@ def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 12):
         publisher.publish("t", b"x", 1, packet_id=number)
     assert not publisher.transport.reading
-    world.advance(limits.HOLD_TIME + 0.01)
+    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + 0.01)
     assert publisher.transport.reading
     for number in range(20, 40):
         publisher.publish("t", b"x", 1, packet_id=number)
@@ -255,6 +255,27 @@ def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
         acknowledged += len(messages)
     assert acknowledged == 21
     assert not client.conn.stalled
+
+
+@pytest.mark.parametrize("stopped", [0.6, 0.9, 3.0])
+def test_a_broker_that_was_stopped_reads_before_it_judges(monkeypatch: pytest.MonkeyPatch, stopped: float) -> None:
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
+    world = World()
+    client = come(world, receive_maximum=1)
+    client.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    for number in range(1, 13):
+        publisher.publish("t", b"x", 1, packet_id=number)
+    assert not publisher.transport.reading
+    world.now += stopped
+    world.node.tick(world.now)
+    for packet in client.take():  # which waited in the kernel
+        if isinstance(packet, Publish):
+            client.send(Puback(packet.packet_id))
+    world.advance(limits.HOLD_LOOK + 0.01)
+    assert not client.conn.stalled
+    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK)
+    assert client.conn.stalled
 
 
 def test_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
