@@ -60,11 +60,12 @@ class Splits:
 
     def _look(self) -> None:
         groups = groups_of([h for h in self.world.alive() if not h.paused], self.world.connected)
-        self._looks.append((self.world.now, {host.life: n for n, group in enumerate(groups) for host in group}))
+        self._looks.append((self.world.now, {self.world.who(host.life): n for n, group in enumerate(groups) for host in group}))
         self.world.after(LOOK, self._look)
 
     def longer_than(self, seconds: float, a: Life, b: Life) -> float | None:
         """When (s) two lives had been apart without a pause for so long; None: they never were."""
+        a, b = self.world.who(a), self.world.who(b)
         if a == b:
             return None
         since: float | None = None
@@ -96,7 +97,7 @@ class Meetings:
         world = self.world
         for group in live_groups([h for h in world.alive() if not h.paused], self._works):
             for a, b in combinations(group, 2):
-                pair = frozenset((a.life, b.life))
+                pair = frozenset((world.who(a.life), world.who(b.life)))
                 together.add(pair)
                 self.met.setdefault(pair, world.now)
                 if pair not in self._together:
@@ -107,6 +108,7 @@ class Meetings:
 
     def settled(self, a: Life, b: Life, at: float) -> bool:
         """Whether two lives were in one tree for long enough without a pause from some moment (s) on."""
+        a, b = self.world.who(a), self.world.who(b)
         return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
 
     def _works(self, link: Link) -> bool:
@@ -116,6 +118,7 @@ class Meetings:
 
     def since(self, a: Life, b: Life) -> float | None:
         """When these two were first in one tree (s), None for never."""
+        a, b = self.world.who(a), self.world.who(b)
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
 
 
@@ -327,37 +330,54 @@ class Messages:
 
     def _losses(self) -> None:
         """An acknowledged message reaches everybody who was there before it and stayed (design section 4, promise 2)."""
-        got: dict[SimClient, set[int]] = {c: {g.number for g in c.got} for c in self.clients}
-        for sent in self.ledger.sent:
-            if not sent.qos or sent.acked is None:
+        owed = [sent for sent in self.ledger.sent if self._owed(sent)]
+        for client in self.clients:
+            due = self._due(client)
+            if not due:
                 continue
-            for client in self.clients:
-                interest = self._interest(client, sent)
-                if interest is None or sent.number in got[client]:
+            got = {got.number for got in client.got}
+            begins: dict[Life, list[tuple[Interest, float]]] = {}
+            for sent in owed:
+                if sent.number in got:
                     continue
-                lives = self._lives(sent.life)
-                if not lives and not all(self.meetings.settled(sent.life, life, sent.at) for life in client.holders):
-                    continue
-                if not lives or self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
-                    self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
+                if sent.life not in begins:
+                    begins[sent.life] = self._begins(client, due, sent.life)
+                if any(
+                    begin < sent.at and matches(interest.filter, sent.topic) and not (interest.no_local and sent.client is client)
+                    for interest, begin in begins[sent.life]
+                ):
+                    self._lost(client, sent)
 
-    def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
-        """The subscription that makes this message due, if the client was there all the time."""
-        if client.state != "up":
-            return None
-        for interest in client.interests:
-            if (
-                interest.qos
-                and interest.since < sent.at
-                and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
-                and all(self._lives(life) for life in client.holders)
-                and matches(interest.filter, sent.topic)
-                and not (interest.no_local and sent.client is client)
-            ):
-                met = [self.meetings.since(sent.life, life) for life in (interest.life, *client.holders)]
-                if all(since is not None and since < sent.at for since in met):
-                    return interest
-        return None
+    def _lost(self, client: SimClient, sent: Sent) -> None:
+        """Report a message that was due, and did not come, if that is a loss."""
+        lives = self._lives(sent.life)
+        if not lives and not all(self.meetings.settled(sent.life, life, sent.at) for life in client.holders):
+            return
+        if not lives or self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
+            self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
+
+    def _owed(self, sent: Sent) -> bool:
+        """Whether a message is owed to who subscribes to it."""
+        return bool(sent.qos) and sent.acked is not None
+
+    def _due(self, client: SimClient) -> list[Interest]:
+        """Return a client's subscriptions that it has had ever since, in one session."""
+        if client.state != "up" or not all(self._lives(life) for life in client.holders):
+            return []
+        return [
+            interest for interest in client.interests
+            if interest.qos and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
+        ]  # fmt: skip
+
+    def _begins(self, client: SimClient, due: list[Interest], origin: Life) -> list[tuple[Interest, float]]:
+        """From when on (s) what is published at a broker is due to these: all who had the session knew that broker."""
+        found = []
+        for interest in due:
+            met = [self.meetings.since(origin, life) for life in (interest.life, *client.holders)]
+            known = [since for since in met if since is not None]
+            if len(known) == len(met):
+                found.append((interest, max(interest.since, *known)))
+        return found
 
     def left_behind(self, client: SimClient) -> list[str]:
         """What a client with a session never got although it subscribed before that was published, in whatever session, and all
@@ -386,8 +406,7 @@ class Messages:
         return lost
 
     def _lives(self, life: Life) -> bool:
-        host = self.world.hosts[life[0]]
-        return host.alive and host.boot == life[1]
+        return self.world.lives(life)
 
     def _name(self, sent: Sent) -> str:
         kind = "will" if sent.will else "message"

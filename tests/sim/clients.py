@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from broker.listings import CLIENT
 from broker.wire.decode import decode_packet
@@ -28,6 +29,7 @@ from broker.wire.reader import PacketReader
 from tests.sim.world import End, Host, World
 
 
+@cache
 def matches(topic_filter: str, topic: str) -> bool:
     """Whether a topic name matches a filter (MQTT-4.7); written without a look at the broker's own."""
     if topic[:1] == "$" and topic_filter[:1] in "+#":

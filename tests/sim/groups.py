@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from tests.sim.checkers import Life, Meetings, Messages
 from tests.sim.clients import Ledger, Sent, SimClient, matches
@@ -137,3 +137,23 @@ class Groups:
                     seen.add((got.number, got.session))
             found[group] = numbers
         return found
+
+
+def check_group(world: World, ledger: Ledger, group: tuple[str, str], members: list[SimClient]) -> None:
+    """Where all brokers have journals, and all members keep their sessions: each message has a receiver, and at QoS 2 one alone,
+    from when the group's first member was told that it is one."""
+    if not all(client.interests for client in members):
+        world.violation("session", f"{group}: not all are subscribed")
+        return
+    since = min(client.interests[0].since for client in members)
+    copies = Counter(got.number for client in members for got in client.got)
+    for sent in ledger.sent:
+        if not matches(group[1], sent.topic):
+            continue
+        told = f"{group}: message {sent.number} (QoS {sent.qos}, {sent.life}, {sent.at - world.started:.4f})"
+        if sent.acked is not None and sent.qos and sent.at > since and not copies[sent.number]:
+            world.violation("lost", f"{told} came to nobody")
+        if sent.qos == 2 and copies[sent.number] > 1:
+            who = {(c.name, got.qos) for c in members for got in c.got if got.number == sent.number}
+            if all(qos == 2 for _, qos in who):
+                world.violation("twice", f"{told} came to {sorted(who)}")

@@ -291,6 +291,7 @@ class Schedule:
             world.block(a, b)
         healed = world.now
         world.run(5.0)  # what was planned before the end: restarts, slow readers
+        self._settle()
         quiet(world)
         self.converge = world.now - healed
         world.run(2.0)
@@ -300,6 +301,13 @@ class Schedule:
         probes = len(self.ledger.sent)
         if not world.violations:
             self._probe(messages)
+        self._judge(messages, probes)
+
+    def _settle(self) -> None:
+        """Wait for what may take longer."""
+
+    def _judge(self, messages: Messages, probes: int) -> None:
+        """Check what came; messages from number `probes` on were published when it was quiet."""
         if self.groups is not None:
             self.groups.check(probes)
         messages.check()

@@ -9,34 +9,12 @@ from typing import Any
 import pytest
 
 from broker.drain import DrainOptions
-from broker.wire.packets import Connack, Disconnect, Packet
-from broker.wire.properties import Property
-from discovery.address import parse_address
 from tests.sim.checkers import Messages, bound_faults, tree_faults
-from tests.sim.clients import Interest, Sent, SimClient
+from tests.sim.clients import Sent, SimClient
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.walker import Roamer
 from tests.sim.world import Host
-
-
-class Roamer(SimClient):
-    """A client that goes where a broker sends it that drains; if it is told nothing, it waits for its broker."""
-
-    def _packet(self, packet: Packet) -> None:
-        refused = isinstance(packet, Connack) and packet.code
-        if (refused or isinstance(packet, Disconnect)) and self.life[1] in self.host.left:
-            assert isinstance(packet, Connack | Disconnect)
-            where = (packet.properties or {}).get(Property.SERVER_REFERENCE)
-            if where is not None:
-                host = self.world.at_address(parse_address(where))
-                assert host is not None and host is not self.host
-                self.host = host
-            if self._end is not None:
-                self._end.close()
-            self._down("sent away")
-            self.world.after(self.retry, self.connect)
-        else:
-            super()._packet(packet)
 
 
 class Everything(Messages):
@@ -46,10 +24,8 @@ class Everything(Messages):
     def _lives(self, life: tuple[int, int]) -> bool:
         return True
 
-    def _interest(self, client: SimClient, sent: Sent) -> Interest | None:
-        if sent.will:
-            return None
-        return super()._interest(client, sent)
+    def _owed(self, sent: Sent) -> bool:
+        return not sent.will and super()._owed(sent)
 
 
 class Draining(Scene):

@@ -12,8 +12,9 @@ import random
 import pytest
 
 from tests.sim.clients import Ledger, SimClient
+from tests.sim.disk import Disk, Stayer
 from tests.sim.schedule import quiet
-from tests.sim.test_durability import Disk, Stayer, check
+from tests.sim.test_durability import check
 from tests.sim.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "2"))

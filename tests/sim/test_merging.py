@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.listings import CLIENT
-from tests.sim.test_durability import Disk
+from tests.sim.disk import Disk
 from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed
 from tests.sim.world import World

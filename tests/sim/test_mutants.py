@@ -21,6 +21,7 @@ from broker.streams import Streams
 from tests.sim import test_durability
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
+from tests.unit.journal_harness import Files
 
 Patch = pytest.MonkeyPatch
 Found = list[tuple[str, str]]
@@ -90,12 +91,12 @@ def forgets_what_was_left_behind(patch: Patch) -> None:
 
 def forgets_the_last_record(patch: Patch) -> None:
     """A journal loses the end of its last file when it is read."""
-    image = test_durability.Files.image
+    image = Files.image
 
-    def wrong(self: test_durability.Files, cut: int | None = None) -> Any:
+    def wrong(self: Files, cut: int | None = None) -> Any:
         return image(self, -1 if self.generations and len(self.generations[max(self.generations)]) > 64 else None)
 
-    patch.setattr(test_durability.Files, "image", wrong)
+    patch.setattr(Files, "image", wrong)
 
 
 def relays() -> Iterator[Found]:

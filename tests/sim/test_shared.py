@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
 
 import pytest
 
@@ -16,9 +15,10 @@ from broker.assignments import Assignments
 from broker.catchup import Catchup
 from broker.custody import Custody
 from broker.drain import DrainOptions
-from tests.sim.clients import Ledger, SimClient, matches
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.disk import Disk, Stayer
+from tests.sim.groups import check_group
 from tests.sim.schedule import quiet
-from tests.sim.test_durability import Disk, Stayer
 from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "6"))
@@ -92,7 +92,7 @@ class Play:
         world.run(length + 4.0)
         self._end()
         for group, members in self.members.items():
-            self.check(group, members)
+            check_group(world, self.ledger, group, members)
         return world.violations
 
     def _kill(self, host: Host) -> None:
@@ -135,26 +135,6 @@ class Play:
             if len(node.federation.assignments.ledger) or any(s.queue or s.inflight for s in node.sessions.values()):
                 return False
         return True
-
-    # ---- what must hold
-
-    def check(self, group: tuple[str, str], members: list[SimClient]) -> None:
-        """Each message has a receiver, and at QoS 2 one alone, from when the group's first member was told that it is one."""
-        world = self.world
-        if not all(client.interests for client in members):
-            world.violation("session", f"{group}: not all are subscribed")
-            return
-        since = min(client.interests[0].since for client in members)
-        copies = Counter(got.number for client in members for got in client.got)
-        for sent in self.ledger.sent:
-            if not matches(group[1], sent.topic):
-                continue
-            who = [c.name for c in members for got in c.got if got.number == sent.number]
-            told = f"{group}: message {sent.number} (QoS {sent.qos}, {sent.life}, {sent.at - world.started:.4f})"
-            if sent.acked is not None and sent.at > since and not copies[sent.number]:
-                world.violation("lost", f"{told} came to nobody")
-            if sent.qos == 2 and copies[sent.number] > 1:
-                world.violation("twice", f"{told} came to {who}")
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.sim.clients import SimClient
-from tests.sim.test_durability import Disk, Stayer
+from tests.sim.disk import Disk, Stayer
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.world import Host
 

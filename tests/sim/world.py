@@ -433,6 +433,7 @@ class World:
         self.transcript: list[str] = []
         self.events = 0
         self.datagrams = 0
+        self.kept: set[int] = set()  # hosts with journals: to others their lives are one
         # The network of this seed.
         rng = self.rng
         self.slowest = rng.choice((0.0005, 0.003, 0.01, 0.03))
@@ -508,6 +509,15 @@ class World:
 
     def alive(self) -> list[Host]:
         return [host for host in self.hosts if host.alive]
+
+    def who(self, life: tuple[int, int]) -> tuple[int, int]:
+        """Return the life of a broker as others may see it: with a journal it goes on where it was."""
+        return (life[0], 0) if life[0] in self.kept else life
+
+    def lives(self, life: tuple[int, int]) -> bool:
+        """Whether a broker lives, or lives again with what it had."""
+        host = self.hosts[life[0]]
+        return host.alive and (host.boot == life[1] or life[0] in self.kept)
 
     def at_address(self, address: tuple[str, int]) -> Host | None:
         for host in self.hosts:
