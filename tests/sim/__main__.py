@@ -1,8 +1,11 @@
-"""Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--brokers N] [--jobs 2] [-v]`; exit 1 on a violation."""
+"""Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--kind KIND] [--brokers N] [--jobs 2] [-v]`; exit 1 on a
+violation. A seed draws its kind: three of four are plain schedules (schedule.py), the others put brokers under load
+(strains.py)."""
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -10,22 +13,32 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 
 from tests.sim.schedule import Result, run_seed
+from tests.sim.strains import run_strain
+
+STRAINED = 0.25
+"""of the seeds."""
+
+
+def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0) -> Result:
+    """Run the schedule of a seed, of the kind that it draws or that is told."""
+    strained = kind == "strained" or (not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED)
+    return run_strain(seed, verbose) if strained else run_seed(seed, brokers, verbose)
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
     """Run the seeds, in processes when there are several."""
     seeds = range(arguments.first, arguments.first + arguments.seeds * arguments.step, arguments.step)
-    work = [(seed, arguments.brokers, arguments.verbose) for seed in seeds]
+    work = [(seed, arguments.kind, arguments.brokers, arguments.verbose) for seed in seeds]
     if arguments.jobs == 1 or len(work) == 1:
         for item in work:
-            yield run_seed(*item)
+            yield play(*item)
         return
     with get_context("fork").Pool(arguments.jobs) as pool:
         yield from pool.imap_unordered(_run, work, chunksize=1)
 
 
-def _run(item: tuple[int, int | None, int]) -> Result:
-    result = run_seed(*item)
+def _run(item: tuple[int, str, int | None, int]) -> Result:
+    result = play(*item)
     result.transcript = []
     return result
 
@@ -37,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--step", type=int, default=1, help="between seeds: 2 from an odd one on is routing by interest")
     parser.add_argument("--brokers", type=int, default=None)
+    parser.add_argument("--kind", choices=("", "plain", "strained"), default="", help="of all seeds, not the one that each draws")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="print the transcript; twice: debug lines too")
     arguments = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Federations under load and faults at once, one drawn from each seed: `python -m tests.sim` plays one for every fourth seed.
+"""Federations under load and faults at once, one drawn from each seed: `python -m tests.sim` plays one for a fourth of them.
 
 A seed draws how many brokers there are (3, 5 or 7), whether they all reach each other or stand in a line or a ring, how they
 route (all modes, also mixed), which of them have journals, which links between them are slow, who joins late; what is the load:
@@ -16,12 +16,13 @@ one broker, two at once or one twice, stops, cuts, splits, resets, black holes a
 from __future__ import annotations
 
 import random
+from math import inf
 from typing import Any
 
 from broker import limits
 from broker.drain import DrainOptions
 from tests.sim.checkers import Messages
-from tests.sim.clients import Sent, SimClient
+from tests.sim.clients import SimClient
 from tests.sim.disk import Disk
 from tests.sim.groups import Groups, check_group
 from tests.sim.schedule import FILTERS, TOPICS, Result, Schedule
@@ -29,8 +30,8 @@ from tests.sim.walker import Walker
 from tests.sim.world import Host
 
 LOADS = ("fast", "fast", "fast", "large", "away", "plain")
-BEGIN = 2.5
-"""virtual s from the start of the first brokers until the load."""
+BEGIN = 4.5
+"""virtual s from the start of the first brokers until the load: clients are there, also where some dials have failed."""
 PIECE = 100
 """messages that a fast publisher sends at a time."""
 MB = 1_000_000
@@ -59,10 +60,10 @@ class Strain(Schedule):
         self.number = 0 if self.load == "away" else number
         self.length = BEGIN + draw.choice((2.0, 4.0))
         self.busy: list[SimClient] = []  # subscribe to the load
-        self.load_sent: list[Sent] = []
         self.groups = None
-        self.members: dict[tuple[str, str], list[SimClient]] = {}
         self.disks: dict[int, Disk] = {}
+        self.late = draw.randrange(1, self.count) if draw.random() < 0.4 else 0
+        """The broker that joins late, if it is not the first one."""
         world = self.world
         world.skew, world.cutting, world.loss = 0.0, 0.0, draw.choice((0.0, 0.05))
         world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
@@ -84,14 +85,14 @@ class Strain(Schedule):
     def build(self) -> None:
         draw, world = self.draw, self.world
         equal = draw.random() < 0.3
-        late = draw.randrange(1, self.count) if draw.random() < 0.4 else 0
         for index in range(self.count):
             capability = 1.0 if equal else round(draw.uniform(0.0, 9.0), 1)
             host = world.add(discovery="multicast", routing=self._routing(index), capability=capability)
             if self.data == "all" or (self.data == "some" and draw.random() < 0.5):
                 self.disks[index] = Disk(world, host, sync=draw.random() < 0.2)
                 world.kept.add(index)
-            world.after(BEGIN + draw.uniform(-0.2, 0.5) if late and index == late else draw.uniform(0.0, 0.2), host.start)
+            late = self.late and index == self.late
+            world.after(BEGIN + draw.uniform(-0.2, 0.5) if late else draw.uniform(0.0, 0.2), host.start)
         for a, b in self.apart:
             world.block(a, b)
         if draw.random() < (0.6 if self.load == "large" else 0.3):
@@ -154,6 +155,11 @@ class Strain(Schedule):
 
     # ---- load
 
+    def _early(self, number: int) -> list[Host]:
+        """Choose brokers that are there from the beginning."""
+        hosts = self.world.hosts
+        return self.draw.sample([host for host in hosts if not self.late or host.index != self.late], number)
+
     def traffic(self) -> None:
         draw, world = self.draw, self.world
         for publisher in self.publishers:
@@ -173,7 +179,7 @@ class Strain(Schedule):
         """12,000 to 15,000 messages from one broker or two."""
         draw = self.draw
         rate, seconds = draw.choice(((20_000, 0.6), (40_000, 0.3), (60_000, 0.25)))
-        sources = draw.sample(self.world.hosts, draw.choice((1, 1, 2)))
+        sources = self._early(draw.choice((1, 1, 2)))
         for host in sources:
             publisher = self._client(f"fast{host.index}", host, filters=[], version=draw.choice((4, 5)))
             self._load(publisher, rate // len(sources), seconds, 50)
@@ -182,7 +188,7 @@ class Strain(Schedule):
     def _large(self) -> None:
         draw = self.draw
         size, count = draw.choice(((1 * MB, 30), (1 * MB, 80), (5 * MB, 10), (20 * MB, 4), (50 * MB, 2)))
-        publisher = self._client("large", draw.choice(self.world.hosts), filters=[], version=4)
+        publisher = self._client("large", self._early(1)[0], filters=[], version=4)
         for number in range(count):
             self.world.after(BEGIN + number * 0.01, publisher.publish, "load/large", draw.choice((1, 2)), False, size)
         self._subscribers(1)
@@ -193,9 +199,9 @@ class Strain(Schedule):
         """One subscriber leaves ahead of more than may wait for it, or does not read any more; another one is there."""
         draw = self.draw
         self._subscribers(1)
-        host = draw.choice(self.world.hosts)
+        host = self._early(1)[0]
         away = self._client("away", host, filters=[("load/#", draw.choice((1, 2)))], clean=False, receive_maximum=100, version=5)
-        publisher = self._client("fast", draw.choice(self.world.hosts), filters=[], version=4)
+        publisher = self._client("fast", self._early(1)[0], filters=[], version=4)
         rate, seconds = draw.choice(((20_000, 0.7), (40_000, 0.35)))
         self._load(publisher, rate, seconds, 50)
         if draw.random() < 0.5:
@@ -216,7 +222,8 @@ class Strain(Schedule):
 
     def _subscribers(self, number: int) -> None:
         draw = self.draw
-        for host in draw.sample(self.world.hosts, number):
+        hosts = {*self._early(number), *(self.world.hosts[self.late : self.late + 1] if self.late else ())}
+        for host in sorted(hosts, key=lambda host: host.index):
             self._client(f"busy{host.index}", host, filters=[("load/#", draw.choice((1, 2)))], version=draw.choice((4, 5)))
 
     # ---- faults
@@ -296,7 +303,9 @@ class Strain(Schedule):
 
     def _counted(self, client: SimClient) -> None:
         """Of what came for somebody who was away as much as may wait is there, and each message of the others is counted."""
-        due = {sent.number for sent in self.ledger.sent if sent.acked is not None and sent.topic.startswith("load/")}
+        since = min((interest.since for interest in client.interests), default=inf)
+        load = [sent for sent in self.ledger.sent if sent.topic.startswith("load/") and sent.at > since]
+        due = {sent.number for sent in load if sent.acked is not None}
         got = {got.number for got in client.got}
         dropped = sum(host.running.counters.dropped_queue_full for host in self.world.alive())
         text = f"{client.name} got {len(got & due)} of {len(due)}, {dropped} are counted as dropped"
