@@ -190,7 +190,7 @@ class Strain(Schedule):
         size, count = draw.choice(((1 * MB, 30), (1 * MB, 80), (5 * MB, 10), (20 * MB, 4), (50 * MB, 2)))
         publisher = self._client("large", self._early(1)[0], filters=[], version=4)
         for number in range(count):
-            self.world.after(BEGIN + number * 0.01, publisher.publish, "load/large", draw.choice((1, 2)), False, size)
+            self.world.after(BEGIN + number * 0.01, publisher.publish, "load/large/0", draw.choice((1, 2)), False, size)
         self._subscribers(1)
         if size * count > limits.LOG_BYTES // 2:
             self.number = 0  # who is away loses what is more than the log holds
