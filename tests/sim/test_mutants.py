@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from broker import limits, release
+from broker.assignments import Assignments
+from broker.backpressure import Backpressure
 from broker.fanout import Fanout
+from broker.log import NEVER, MessageLog
 from broker.merging import Merging
 from broker.moving import Moving
 from broker.propagation import Propagation
@@ -19,6 +23,7 @@ from broker.repeats import Repeats
 from broker.session import Session
 from broker.streams import Streams
 from tests.sim import test_durability
+from tests.sim.strains import Strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
 from tests.unit.journal_harness import Files
@@ -99,6 +104,51 @@ def forgets_the_last_record(patch: Patch) -> None:
     patch.setattr(Files, "image", wrong)
 
 
+def counts_no_drops(patch: Patch) -> None:
+    """What is dropped because too much waits for a client is not counted."""
+    append = Session._append
+
+    def wrong(self: Session, *arguments: Any) -> Any:
+        before = self.node.counters.dropped_queue_full
+        found = append(self, *arguments)
+        self.node.counters.dropped_queue_full = before
+        return found
+
+    patch.setattr(Session, "_append", wrong)
+
+
+def drops_early(patch: Patch) -> None:
+    """5,000 messages wait for a client that is away, not 10,000."""
+    patch.setattr(limits, "MAX_QUEUED", 5_000)
+
+
+def gives_shared_to_nobody_else(patch: Patch) -> None:
+    """What was given to members at a broker that dies is not given again."""
+    patch.setattr(Assignments, "given", lambda self, *_: None)
+
+
+def trims_what_neighbours_lack(patch: Patch) -> None:
+    """The log keeps nothing for neighbours that have not acknowledged it."""
+    trim = MessageLog.trim
+
+    def wrong(self: MessageLog) -> bool:
+        floor, self.floor = self.floor, NEVER
+        try:
+            return trim(self)
+        finally:
+            self.floor = floor
+
+    patch.setattr(MessageLog, "trim", wrong)
+
+
+def holds_nobody_back(patch: Patch) -> None:
+    """All that is held is delivered at once, and nobody waits for those who get it."""
+    patch.setattr(release, "STEP", 1 << 30)
+    patch.setattr(Release, "_behind", lambda self, *_: False)
+    for name in ("note", "note_for", "hold_origin"):
+        patch.setattr(Backpressure, name, lambda self, *_: None)
+
+
 def relays() -> Iterator[Found]:
     for seed in range(6):
         yield Relays(seed, just_behind=bool(seed % 2)).run().violations
@@ -114,6 +164,11 @@ def leaves_behind() -> Iterator[Found]:
         yield Roaming(seed, routing=routing).run().violations
 
 
+def strains(load: str, *seeds: int) -> Callable[[], Iterator[Found]]:
+    """Federations under load: seeds that show the fault, of the first 40."""
+    return lambda: (Strain(seed, load=load).run().violations for seed in seeds)
+
+
 def journals() -> Iterator[Found]:
     for seed in range(6):
         yield test_durability.play(seed)
@@ -126,6 +181,11 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
     "releases out of order": (releases_backwards, relays, "order"),
     "delivers twice after a takeover": (delivers_again, roams, "QoS 2 twice"),
     "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
+    "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
+    "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
+    "delivers what is held at once": (holds_nobody_back, strains("fast", 24, 35, *range(8)), "lost"),
+    "trims what neighbours lack": (trims_what_neighbours_lack, strains("large", 21, 32, 7, 33, 37), "lost"),
+    "gives shared messages once": (gives_shared_to_nobody_else, strains("", 21, 33, *range(8)), "lost"),
     "forgets the journal's last record": (forgets_the_last_record, journals, "lost"),
 }
 
