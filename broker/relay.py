@@ -30,6 +30,7 @@ from broker.origin import (
     subtract,
 )
 from broker.records import ORIGINS
+from broker.sequence_set import find
 from broker.session import Session
 from broker.wire.errors import MalformedPacket
 
@@ -279,7 +280,7 @@ class Relay:
             self.backpressure.at_hand = (key, message.topic, now)
             window = self.vector[key]
             stream = window.stream
-            had = stream is not None and sequence in stream.kept
+            had = stream is not None and sequence <= stream.kept_top and find(stream.kept, sequence, sequence) >= 0
             if not had:
                 entry = Entry(key, sequence, data, message, now)
                 self.log.append(entry)

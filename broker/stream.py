@@ -76,7 +76,7 @@ class Stream:
         self.held_bytes = 0
         self.refused: Ranges = []  # came while too much waited, so that the origin is asked for them again
         self.owed: Ranges = []
-        self.kept: set[int] = set()  # in the log although it has not crossed this broker
+        self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
         self.source: Link | None = None  # what comes over it is whole and in order, and goes straight to those here
         self.behind: Link | None = None  # the same, but what is before it is still being delivered

@@ -477,10 +477,12 @@ class Streams:
         window = stream.window
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
-        if len(stream.kept) >= limits.MAX_SKIPS:
-            stream.kept.clear()
-        if sequence not in stream.kept:
-            stream.kept.add(sequence)
+        kept = stream.kept
+        if find(kept, sequence, sequence) < 0:
+            if kept and kept[-1][1] == sequence - 1:
+                kept[-1] = (kept[-1][0], sequence)
+            else:
+                stream.kept = merge([*kept, (sequence, sequence)])[-limits.MAX_SKIPS :]
             stream.kept_top = max(stream.kept_top, sequence)
             self.federation.relay.keep(stream.key, sequence, message, choice, now)
             if message.retain:

@@ -64,7 +64,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     streams.met(key, window)
     assert window.stream is not None
     streams._keep(window.stream, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now)
-    assert window.stream.kept == {4}
+    assert window.stream.kept == [(4, 4)]
     single = relay.received
     seen: list[int] = []
 
