@@ -1,0 +1,29 @@
+"""Federations under load and faults at once: seeds that once showed faults.
+
+SEEDS=n runs n seeds instead of the default, FIRST=k begins with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.strains import Strain, run_strain
+
+SEEDS = int(os.environ.get("SEEDS", "2"))
+FIRST = int(os.environ.get("FIRST", "5"))
+
+ONCE_BAD = {
+    (7, "fast"): "12,000 messages that an answer had brought were logged again when they came over a link",
+}
+
+
+@pytest.mark.parametrize(("seed", "load"), ONCE_BAD)
+def test_once_bad(seed: int, load: str) -> None:
+    assert Strain(seed, load=load).run().violations == []
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_strains(seed: int) -> None:
+    assert run_strain(seed).violations == []
