@@ -83,6 +83,12 @@ class Absent:
         self.lacking[key] = lacked
 
     @property
+    def memory(self) -> int:
+        """Bytes of memory of what is noted of it, about."""
+        ranges = sum(map(len, self.dropped.values()))
+        return limits.SUBSCRIPTION_MEMORY * len(self.filters) + 150 * (len(self._known) + ranges)
+
+    @property
     def lost(self) -> int:
         """Messages for it that are lost."""
         return self._lost + sum(count for dropped in self.dropped.values() for _, _, count in dropped)
@@ -175,6 +181,11 @@ class Absents:
     def earliest(self) -> float | None:
         """Return since when (s) somebody is away, None when nobody is."""
         return min((absent.since for absent in self.absent.values()), default=None)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all notes, about."""
+        return sum(absent.memory for absent in self.absent.values())
 
     # ---------------------------------------------------------------- the end of it
 

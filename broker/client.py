@@ -278,8 +278,10 @@ class Client:
             case Pingreq():
                 self._pong()
             case Subscribe():
+                self.conn.asked = limits.FILTERS_MEMORY * len(body)
                 subscribe(self, packet)
             case Unsubscribe():
+                self.conn.asked = limits.FILTERS_MEMORY * len(body)
                 unsubscribe(self, packet)
             case Disconnect():
                 self._disconnect(packet)

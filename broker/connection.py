@@ -94,6 +94,7 @@ class Connection:
         "_have",
         "_need",
         "_parts",
+        "asked",
         "backlog",
         "backlog_bytes",
         "closed",
@@ -139,6 +140,7 @@ class Connection:
         self.stalled = False  # too slow for too long: holds back nobody any more
         self.waiting = False  # a packet waits for the answer to an effect
         self.waiting_since = 0.0
+        self.asked = 0  # bytes of memory of the last filters that were asked for: they are kept while `waiting`
         self.closing = False
         self.closed = False
         self.ended = ""  # the peer has gone, and why, but what it sent before is not handled yet

@@ -119,6 +119,11 @@ class Custody:
         self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
         self._soon(CHECK)
 
+    @property
+    def count(self) -> int:
+        """Messages that are here, or are known to be declined."""
+        return self._count + len(self._granted) + len(self._given) + len(self._declined)
+
     def claims(self, key: bytes, qos: int) -> bool:
         """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the giver may have given it to
         another member, as it could not reach us."""

@@ -118,8 +118,12 @@ class Federation:
     @property
     def memory(self) -> int:
         """Bytes that are kept for clients of other brokers, and by what these say, about."""
-        messages = self.assignments.ledger.size + self.custody.size + self.streams.release.held_bytes
-        return messages + self.moving.exported + self.listings.directory.memory + self.interest.memory
+        refs = len(self.assignments.ledger) + self.custody.count
+        shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
+        noted = self.absents.memory + self.positions.memory
+        moving = self.moving.exported + self.moving.arriving
+        said = self.listings.directory.memory + self.interest.memory
+        return shared + noted + moving + said + self.streams.release.held_bytes
 
     # ---------------------------------------------------------------- inputs
 

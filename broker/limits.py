@@ -505,6 +505,14 @@ SUBSCRIPTION_MEMORY = 600
 CONNECTION_MEMORY = 1_500
 """bytes of memory that each session, subscription and connection takes, besides names, filters and what a client leaves here."""
 
+FILTERS_MEMORY = 5
+"""bytes of memory for each byte of a SUBSCRIBE or UNSUBSCRIBE that waits for its turn."""
+
+REF_MEMORY = 600
+START_MEMORY = 100
+"""bytes of memory that an open message of a shared subscription takes besides its packet, and each origin in the position of a
+subscription."""
+
 LEVEL_MEMORY = 250
 """bytes of memory that a level of a filter with wildcards takes besides its word, at most: a node that no other filter shares."""
 

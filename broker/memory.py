@@ -109,6 +109,7 @@ class Memory:
             + self._left
             + node.retained.size
             + len(node.retained) * limits.RETAINED_MEMORY
+            + node.retained.index
             + node.retained.tombstones * limits.TOMBSTONE_MEMORY
             + node.relay.log.size
             + len(node.sessions) * limits.SESSION_MEMORY
@@ -259,7 +260,8 @@ def left_memory(session: Session) -> int:
 def client_memory(client: Client) -> int:
     """Return the bytes of memory of what a client has for as long as it is connected, about."""
     aliases = client.session.aliases
-    size = client.aliases_memory + (aliases.memory if aliases is not None else 0)
+    size = client.conn.asked if client.conn.waiting else 0
+    size += client.aliases_memory + (aliases.memory if aliases is not None else 0)
     if client.session.permissions is not None:  # else these routes are everybody's
         size += len(client.routes) * limits.ROUTE_SHOWN_MEMORY
     return size

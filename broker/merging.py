@@ -147,6 +147,11 @@ class Merging:
     def __len__(self) -> int:
         return len(self._merges)
 
+    @property
+    def arriving(self) -> int:
+        """Bytes that have come of old sessions."""
+        return sum(merge.parts.position for merge in self._merges.values())
+
     # ---------------------------------------------------------------- which
 
     def found(self, session: Session, broker_id: bytes, entry: Entry) -> None:

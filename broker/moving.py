@@ -140,6 +140,11 @@ class Moving:
         """Bytes of encoded sessions that others may take."""
         return self._giving.size
 
+    @property
+    def arriving(self) -> int:
+        """Bytes that have come of sessions on their way, old ones included."""
+        return sum(pull.parts.position for pull in self._pulls.values()) + self.merging.arriving
+
     # ---------------------------------------------------------------- our own sessions
 
     def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:

@@ -87,6 +87,11 @@ class Positions:
         self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
         self.records: dict[int, Handler] = {AGES: self._ages_received}
 
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all starts, about."""
+        return limits.START_MEMORY * sum([1 + len(start.tops) for start in self._starts])
+
     # ---------------------------------------------------------------- subscriptions
 
     def begin(self) -> Start | None:

@@ -100,6 +100,11 @@ class RetainedStore:
         return self._own
 
     @property
+    def index(self) -> int:
+        """Bytes of memory of what finds them, about."""
+        return self._trie.memory
+
+    @property
     def size(self) -> int:
         """Bytes of all messages, as they are counted for the limit."""
         return self._bytes

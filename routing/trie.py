@@ -219,6 +219,9 @@ def _collect(found: list[V], bucket: _Bucket[V]) -> None:
         found.extend(bucket.values())
 
 
+NODE = 350
+"""bytes of memory of a node of stored topics with its key, about."""
+
 MANY = 4096
 """children of one node from which on they are kept in parts: with all in one dict, that would stand still when it grows."""
 
@@ -255,12 +258,16 @@ class _TopicNode:
 
 
 class TopicTrie(Generic[V]):
-    """Topics with values, as retained messages are: which topics does a filter match?"""
+    """Topics with values, as retained messages are: which topics does a filter match?
 
-    __slots__ = ("_root", "_values")
+    :ivar memory: bytes of nodes, about; topics and values have to be added.
+    """
+
+    __slots__ = ("_root", "_values", "memory")
 
     def __init__(self) -> None:
         self._values: ShardedDict[V] = ShardedDict()
+        self.memory = 0
         self._root: Final = _TopicNode()
 
     def __len__(self) -> int:
@@ -296,6 +303,7 @@ class TopicTrie(Generic[V]):
             if isinstance(child, str):
                 rest = rest or child.split("/")
                 alone, child = child, _TopicNode()
+                self.memory += NODE
                 node.put(level, child)
                 if len(rest) == depth:
                     child.topic = alone
@@ -323,6 +331,7 @@ class TopicTrie(Generic[V]):
             node.topic = None
         while path and (alone := node.alone()) is not None:
             node, level = path.pop()
+            self.memory -= NODE
             assert node.children is not None, "that hangs here"
             node.children[level] = alone
         return self._values.pop(topic)
