@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.digests import place_of
+from broker.digests import Mark, place_of
 from broker.message import Message
 from broker.node import Node
 from tests.sim.checkers import bound_faults
@@ -281,3 +281,31 @@ def test_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     story.world.heal()
     story.settle(15.0)
     story.check()
+
+
+def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
+    """5,000 topics in common, and 50 that each side alone has written since: nothing else is sent, and little is said."""
+    story = Story(5, 2)
+    nodes = []
+    for host in story.world.hosts:
+        host.start()
+        nodes.append(host.running)
+    wall = nodes[0].federation.retention.clock.physical(nodes[0].now)
+    for side, node in enumerate(nodes):
+        for number in range(5000):
+            topic = f"r/{number % 100}/{number}".encode()
+            newer = number < 100 and number % 2 == side
+            mark = Mark(topic, place_of(topic), (wall - 100_000 + 1000 * newer) << 16, b"A" * 16, 1, 0, 1)
+            payload = b"new" if newer else b"old"
+            node.retained.write(Message(topic, payload, 1, True, b"", None, None), mark, node.now, wall)
+    same = partial(_same_digests, nodes)
+    assert not same()
+    story.world.run(30.0, same, every=0.1)
+    assert same()
+    assert [node.counters.retained_sent for node in nodes] == [50, 50]
+    assert [node.counters.retained_restored for node in nodes] == [50, 50]
+    assert sum(node.counters.link_bytes_control for node in nodes) < 100 * 2500
+
+
+def _same_digests(nodes: list[Node]) -> bool:
+    return nodes[0].retained.digests.whole == nodes[1].retained.digests.whole
