@@ -255,6 +255,9 @@ LOG_BYTES = 32 * 1024 * 1024
 """bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed], but not before
 each neighbour that is linked has acknowledged them, or is not owed them."""
 
+LOG_OLD = 25_000
+"""entries of the log that go in one turn, once a second, as they are old: 20 ms."""
+
 HOLD_LOG_BYTES = 8 * 1024 * 1024
 """bytes beyond LOG_BYTES, kept for neighbours that have not acknowledged them, from which on publishers are held back."""
 

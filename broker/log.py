@@ -242,9 +242,10 @@ class MessageLog:
             at += PIECE
 
     def forget_old(self, now: float) -> None:
-        """Drop what is older than LOG_AGE and what no neighbour may lack."""
+        """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one turn."""
         entries = self._entries
-        while entries and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
+        least = max(0, len(entries) - limits.LOG_OLD)
+        while len(entries) > least and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
             entry = entries.popleft()
             self._gone += 1
             if self.dropped is not None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker import log
+from broker import limits, log
 from broker.counters import Counters
 from broker.log import NEVER, Entry, MessageLog
 from broker.message import Message
@@ -38,6 +38,18 @@ def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(kept.pieces()) == []
     kept.append(entry(KEYS[0], 100))
     assert [e.sequence for piece in kept.pieces() for e in piece] == [100]
+
+
+def test_what_is_old_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_OLD", 10)
+    kept = MessageLog(Counters())
+    for number in range(25):
+        kept.append(entry(KEYS[0], number + 1, at=float(number)))
+    left = []
+    for _ in range(3):
+        kept.forget_old(limits.LOG_AGE + 23.5)
+        left.append(len(kept))
+    assert left == [15, 5, 1]
 
 
 @pytest.mark.parametrize("seed", range(20))
