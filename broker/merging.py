@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
-from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, say
+from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, ranges_of, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import Message, size_of
@@ -326,9 +326,35 @@ class Merging:
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
+        self._stand_for(session, old, here, now)
         if kept:
             client = shorten(session.client_id)
             self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
+
+    def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
+        """Have a session get from now on what the older one would have got: what was published after that one subscribed, at
+        brokers that could not be reached when it was encoded, comes later, although it is older than the newer subscriptions."""
+        starts: dict[Start, Start] = {}
+        owed: dict[bytes, Ranges] = {}
+        seen = ranges_of(old.seen)
+        for s in session.subscriptions.values():
+            if s.start is None or split_shared(s.filter)[0] is not None:
+                continue
+            if s.start not in starts:
+                tops = dict(s.start.tops)
+                for key in old.seen.keys() & tops.keys():
+                    top, before = tops[key], old.before.get(key)
+                    tops[key] = low = min(top, 0 if before is None else before.top)
+                    has = [*seen.get(key, ()), *s.start.early.get(key, ())]
+                    owed[key] = joined([*owed.get(key, ()), *subtract([(low + 1, top)] if low < top else [], joined(has))])
+                start = starts[s.start] = self._federation.positions.adopt(tops) or s.start
+                start.at = s.start.at
+            s.start = starts[s.start]
+        ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}
+        for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
+            for number, message in enumerate(entry.messages(), entry.sequence):
+                if self.offers(session, entry.key, number):
+                    self._node.moving.offer(session, message)
 
     def put_back(self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState) -> Session:
         """Make an older session again that was added to a newer one, as the newer one does not come."""

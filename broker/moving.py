@@ -503,7 +503,7 @@ class Moving:
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
             if self.merging.offers(session, key, number):
-                self._offer(session, message)
+                self.offer(session, message)
         return True
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
@@ -514,7 +514,7 @@ class Moving:
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message
 
-    def _offer(self, session: Session, message: Message) -> None:
+    def offer(self, session: Session, message: Message) -> None:
         """Deliver what comes from a log."""
         topic = message.topic.decode()
         wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, topic)]
@@ -546,7 +546,7 @@ class Moving:
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
             if self.merging.offers(session, key, number):
-                self._offer(session, message)
+                self.offer(session, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)

@@ -79,14 +79,14 @@ def releases_backwards(patch: Patch) -> None:
 
 def delivers_again(patch: Patch) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
-    offer = Moving._offer
+    offer = Moving.offer
 
     def wrong(self: Moving, session: Session, message: Any) -> None:
         offer(self, session, message)
         if message.qos == 2:
             offer(self, session, message)
 
-    patch.setattr(Moving, "_offer", wrong)
+    patch.setattr(Moving, "offer", wrong)
 
 
 def forgets_what_was_left_behind(patch: Patch) -> None:

@@ -119,6 +119,8 @@ ONCE_BAD = {
     ("interest", 1009): "a retained copy and the message itself waited, and the copy was taken for the message",
     ("topic", 66015): "an older session was added to one that another broker had encoded already, and forgotten with that",
     ("interest", 66015): "the same",
+    ("flood", 70085): "what a broker out of reach had published before the newer session subscribed came to neither session",
+    ("flood", 70087): "the same",
     ("flood", 62024): "a subscription was taken to be younger than a message that was published 6 ms after its SUBACK",
 }
 
