@@ -13,7 +13,7 @@ from broker import limits
 from broker.choice import ID
 from broker.listings import BEHIND, KNOWN, LIVE
 from broker.log import Entry, with_expiry
-from broker.origin import Ranges, intersect, origin_key
+from broker.origin import Ranges, intersect, merge, origin_key, subtract
 from broker.positions import answer_of, numbers_at, times_of
 from broker.rate import Budget
 from broker.wire.errors import MalformedPacket
@@ -34,6 +34,8 @@ CHUNK = 256 * 1024
 SMALL = 8 * 1024
 """bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
 (the queue of a slow link, so that it leaves the live stream) must not stop them."""
+
+NONE: Ranges = []
 
 READ_COST = 5.0
 """Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
@@ -100,16 +102,18 @@ class Answers:
             found = relay.log.those({asked.key: asked.lacks}, now - limits.LOG_AGE)
             looked += relay.log.looked_at
         self._budget.left -= looked / 2000
+        here = merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found])
+        gone = subtract(asked.lacks, here)
         parts: list[bytes] = []
         size = 0
         for entry in self._wanted(asked, found, now):
             if size > CHUNK:
-                self._send(asked, numbers, parts, entry.sequence - 1, now, more=True)
+                self._send(asked, numbers, parts, entry.sequence - 1, now, more=True, gone=gone)
                 return
             parts.append(entry.data(now))
             size += len(parts[-1])
             self._node.counters.replayed += entry.count
-        self._send(asked, numbers, parts, top, now, more=False)
+        self._send(asked, numbers, parts, top, now, more=False, gone=gone)
 
     def _from_tail(self, asked: Asked, entries: list[Entry] | None, top: int) -> None:
         """Answer with a frame of the tail, up to number `top`. None: it cannot be read any more, and will be asked for again."""
@@ -144,8 +148,10 @@ class Answers:
                 found.append(entry)
         return found
 
-    def _send(self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool) -> None:
-        """Send an answer. `more`: it is asked on behind `top`."""
+    def _send(
+        self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool, gone: Ranges = NONE
+    ) -> None:
+        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log, and may be on its way."""
         federation = self._federation
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
@@ -155,8 +161,10 @@ class Answers:
         federation.acks.asked(asked.sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            flags = (index == count - 1) | more << 1
+            flags = (index == count - 1) | more << 1 | (4 if gone else 0)
             head = asked.state + asked.number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
+            if gone:
+                head += gone[-1][1].to_bytes(6, "big")
             kind = PIECE if more else ANSWER
             federation.listings.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
 

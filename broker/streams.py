@@ -376,12 +376,17 @@ class Streams:
         top = int.from_bytes(body[21:27], "big")
         if top >= LAST:
             raise MalformedPacket("answer up to a number that no broker reaches")
+        gone, begin = 0, 27
+        if flags & 4:
+            if len(body) < 33:
+                raise MalformedPacket("answer with messages is truncated")
+            gone, begin = int.from_bytes(body[27:33], "big"), 33
         link = self.federation.listings.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.fed or index != len(question.parts):
             return
-        question.parts.append(body[27:])
+        question.parts.append(body[begin:])
         question.size += len(body)
         if question.size >> 20 != question.size - len(body) >> 20 and self._answers() > limits.ANSWERS_BYTES:
             del stream.questions[number]
@@ -402,7 +407,7 @@ class Streams:
             self.arm(stream)
             return
         question.again |= again
-        self._take_found(stream, question, data, top, now)
+        self._take_found(stream, question, data, top, now, min(gone, top))
         if more and top > before:
             self._advanced(stream, now)
         listing = self.federation.listings.directory.listings.get(sender)
@@ -435,8 +440,8 @@ class Streams:
             if later.boot > stream.boot and later.follows_since:
                 later.follows_since = now
 
-    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float) -> None:
-        """Take what an answer brought, and its word that up to `top` there is nothing else."""
+    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int) -> None:
+        """Take what an answer brought, and its word that up to `top` there is nothing else; up to `gone` it may be on its way."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
             if key != stream.key or not 0 < sequence <= top:
@@ -450,6 +455,10 @@ class Streams:
             self.release.put_by(stream, Held(sequence, 1, (message, choice), message.topic, size, late=late))
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
+        if gone:
+            window = stream.window
+            missing = merge(sorted([*window.gaps, *window.history, (window.top + 1, LAST)]))
+            stream.owe(intersect(subtract(intersect(settled, [(1, gone)]), merge(found)), missing))
         stream.refused = subtract(stream.refused, settled)
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)

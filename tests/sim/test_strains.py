@@ -24,6 +24,11 @@ def test_once_bad(seed: int, load: str) -> None:
     assert Strain(seed, load=load).run().violations == []
 
 
+def test_what_has_left_the_log_may_be_on_its_way() -> None:
+    """It waits for a slow link as its way changes; the origin's neighbour has acknowledged it, large ones took its place."""
+    assert run_strain(97000292).violations == []
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_strains(seed: int) -> None:
     assert run_strain(seed).violations == []
