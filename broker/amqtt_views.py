@@ -211,7 +211,8 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         return iter(self._broker.node.retained.topics())
 
     def __len__(self) -> int:
-        return len(self._broker.node.retained)
+        retained = self._broker.node.retained
+        return len(retained) + retained.own
 
     def clear(self) -> None:
         """Forget everything, on all brokers."""

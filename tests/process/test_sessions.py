@@ -86,6 +86,7 @@ def test_a_session_that_was_left_behind(cluster: Cluster) -> None:
         first.subscribe("left/x", 2)
         known(cluster, publisher, first, "left/x")
         first.close()
+        until(lambda: not cluster.brokers[1].view()["connections"], "its broker knows that it has gone")
         before = [b"before %d" % n for n in range(50)]
         publisher.done(*[publisher.publish("left/x", payload, 2) for payload in before])
         cluster.brokers[1].stop()
