@@ -334,16 +334,22 @@ class Streams:
     def _set_free(self, stream: Stream, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it comes."""
         stream.free = True
+        top, here = self._settle_all(stream)
+        stream.owe(subtract(stream.refused, here))
+        stream.refused = []
+        self.federation.positions.gone(stream.key, top)
+        self.release.begin(stream, now)
+
+    def _settle_all(self, stream: Stream) -> tuple[int, Ranges]:
+        """Have all that waits delivered, and take what is missing before it whenever it comes. Returns the last number, and which
+        ones wait."""
         begin = max(stream.done, stream.settled)
         here = merge([(held.first, held.first + held.count - 1) for held in stream.waiting])
         top = max(stream.window.top, here[-1][1] if here else 0)
         if top > begin:
             stream.owe(subtract([(begin + 1, top)], here))
             stream.settled = top
-        stream.owe(subtract(stream.refused, here))
-        stream.refused = []
-        self.federation.positions.gone(stream.key, top)
-        self.release.begin(stream, now)
+        return top, here
 
     def unsettled(self) -> bool:
         """Whether something may be missing here that is about to come."""
@@ -427,6 +433,8 @@ class Streams:
             stream.behind = link
             stream.free = stream.more = False
             stream.finished = later
+            if later:  # nobody knows more than is here
+                self._settle_all(stream)
             self.release.begin(stream, now)
 
     def _answers(self) -> int:

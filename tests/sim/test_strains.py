@@ -29,6 +29,11 @@ def test_what_has_left_the_log_may_be_on_its_way() -> None:
     assert run_strain(97000292).violations == []
 
 
+def test_the_last_word_of_a_killed_incarnation() -> None:
+    """Its neighbours have one message more than its journal: that one is delivered, and the next incarnation's behind it."""
+    assert run_strain(98100057).violations == []
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_strains(seed: int) -> None:
     assert run_strain(seed).violations == []
