@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.overlays import THROUGH
 from broker.status import render
 from tests.process.brokers import Broker, Client, Cluster, clients, star_of, until
 
@@ -50,14 +51,14 @@ def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
 
 
 def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
-    """Whether the link of the two leaves is clearly the shortest way between them. Links cost what their round trips were
-    measured to take: on a busy machine that may be anything."""
+    """Whether the link of the two leaves is the shortest way between them. Links cost what their round trips were measured to
+    take: on a busy machine that may be anything, and what differs by less than 1 ms is not told again."""
     root, *leaves = (broker.view()["id"] for broker in star)
 
     def cost(one: str, other: str) -> float:
         return max(told.get((one, other), inf), told.get((other, one), inf))
 
-    return cost(*leaves) < inf and cost(*leaves) <= max(cost(root, leaf) for leaf in leaves)
+    return cost(*leaves) < sum(cost(root, leaf) for leaf in leaves) + THROUGH / 1000
 
 
 @pytest.mark.parametrize("qos", (0, 1, 2))
