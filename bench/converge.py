@@ -136,15 +136,15 @@ async def state_of(broker: Broker) -> dict[str, Any] | None:
         writer.close()
 
 
-def agreed(states: list[dict[str, Any] | None]) -> bool:
-    """Whether these views are those of one tree that everybody is in."""
+def agreed(states: list[dict[str, Any] | None], near: dict[str, set[str]] | None = None) -> bool:
+    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of each, when not all are."""
     known = [s for s in states if s is not None]
     if len(known) < len(states) or len({s["root"] for s in known}) != 1:
         return False
     peers = {s["id"] for s in known}
     for state in known:
         up = {link["peer"]: link for link in state["links"] if link["up"]}
-        if state["state"] != "runtime" or set(up) != peers - {state["id"]}:
+        if state["state"] != "runtime" or set(up) != (peers - {state["id"]} if near is None else near[state["id"]]):
             return False
         if state["id"] == state["root"]:
             if state["parent"] is not None:

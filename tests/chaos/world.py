@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from itertools import combinations, pairwise
 from typing import Any
 
+from bench.converge import agreed
+
 Pair = frozenset[int]
 SHAPES = ("mesh", "line", "ring")
 
@@ -75,17 +77,8 @@ class World:
     def whole(self, states: list[dict[str, Any] | None], order: list[int]) -> bool:
         """Whether these brokers (`order` says which each is) agree on one tree, over links between all neighbours."""
         known = [state for state in states if state is not None]
-        if len(known) < len(states) or len({state["root"] for state in known}) != 1:
+        if len(known) < len(states) or any(len(state["members"]) < len(order) - 1 for state in known):
             return False
         ids = {index: state["id"] for index, state in zip(order, known, strict=True)}
-        for index, state in zip(order, known, strict=True):
-            up = {link["peer"]: link for link in state["links"] if link["up"]}
-            near = {ids[other] for other in order if frozenset((index, other)) in self.shape}
-            if state["state"] != "runtime" or set(up) != near or len(state["members"]) < len(order) - 1:
-                return False
-            if state["id"] == state["root"]:
-                if state["parent"] is not None:
-                    return False
-            elif state["parent"] not in up or up[state["parent"]]["role"] != "root":
-                return False
-        return True
+        near = {ids[one]: {ids[other] for other in order if frozenset((one, other)) in self.shape} for one in order}
+        return agreed(states, near)

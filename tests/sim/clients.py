@@ -230,6 +230,16 @@ class SimClient:
             self.host = host
             self.connect()
 
+    def roam(self, host: Host, how: str) -> None:
+        """Go to another host: `leave` says so, `cut` loses the connection first, `hop` connects while the old one is open."""
+        if how == "leave" and self.state == "up":
+            self.disconnect(host)
+        elif how == "cut" and self.state == "up":
+            self.cut()
+            self.host = host
+        elif how == "hop" and self.state != "connecting":
+            self.hop(host)
+
     def disconnect(self, move_to: Host | None = None) -> None:
         """Leave politely, and come back only where we are told to."""
         if self._end is not None:

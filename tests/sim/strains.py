@@ -144,16 +144,8 @@ class Strain(Schedule):
 
     def _roam(self, client: SimClient, how: str, choice: int) -> None:
         alive = [host for host in self.world.alive() if host.running.drain is None]
-        if not alive or client.state == "connecting":
-            return
-        host = alive[choice % len(alive)]
-        if how == "leave" and client.state == "up":
-            client.disconnect(host)
-        elif how == "cut" and client.state == "up":
-            client.cut()
-            client.host = host
-        elif how == "hop":
-            client.hop(host)
+        if alive:
+            client.roam(alive[choice % len(alive)], how)
 
     # ---- load
 

@@ -12,7 +12,6 @@ import pytest
 from tests.sim.checkers import session_faults
 from tests.sim.clients import SimClient
 from tests.sim.schedule import FILTERS, Result, Schedule
-from tests.sim.world import Host
 
 SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -57,16 +56,8 @@ class Roaming(Schedule):
 
     def _roam(self, client: SimClient, how: str, choice: int) -> None:
         alive = self.world.alive()
-        if not alive or client.state == "connecting":
-            return
-        host: Host = alive[choice % len(alive)]
-        if how == "leave" and client.state == "up":
-            client.disconnect(host)
-        elif how == "cut" and client.state == "up":
-            client.cut()
-            client.host = host
-        elif how == "hop":
-            client.hop(host)
+        if alive:
+            client.roam(alive[choice % len(alive)], how)
 
     def faults(self) -> None:
         if not self.calm:

@@ -232,17 +232,23 @@ def test_bytes_of_the_queue_are_bounded(monkeypatch: pytest.MonkeyPatch, where: 
     assert world.session("a").queued_bytes == 0
 
 
-def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connected client that does not acknowledge: bounded, and its publisher is held back for HOLD_TIME at most."""
-    monkeypatch.setattr(limits, "MAX_QUEUED", 20)
+def overrun(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, FakeClient]:
+    """A client whose window is full, and a publisher that is held for it."""
     monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
-    world = World()
     client = come(world, receive_maximum=1)
     client.subscribe("t", qos=1)
     publisher = world.connect("p")
     for number in range(1, 12):
         publisher.publish("t", b"x", 1, packet_id=number)
     assert not publisher.transport.reading
+    return client, publisher
+
+
+def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connected client that does not acknowledge: bounded, and its publisher is held back for HOLD_TIME at most."""
+    monkeypatch.setattr(limits, "MAX_QUEUED", 20)
+    world = World()
+    client, publisher = overrun(world, monkeypatch)
     world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + 0.01)
     assert publisher.transport.reading
     for number in range(20, 40):
@@ -259,14 +265,8 @@ def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("stopped", [0.6, 0.9, 3.0])
 def test_a_broker_that_was_stopped_reads_before_it_judges(monkeypatch: pytest.MonkeyPatch, stopped: float) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
     world = World()
-    client = come(world, receive_maximum=1)
-    client.subscribe("t", qos=1)
-    publisher = world.connect("p")
-    for number in range(1, 13):
-        publisher.publish("t", b"x", 1, packet_id=number)
-    assert not publisher.transport.reading
+    client, _ = overrun(world, monkeypatch)
     world.now += stopped
     world.node.tick(world.now)
     for packet in client.take():  # which waited in the kernel
