@@ -328,11 +328,15 @@ def _nobody(entry: Entry, position: int) -> None:
     """Nobody lacks it."""
 
 
+def _properties(packet: bytes) -> int:
+    """Return where the properties of a PUBLISH for links begin."""
+    body = read_length(packet, 1)[1]
+    return read_length(packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0))[1]
+
+
 def choice_of(packet: bytes) -> Choice | None:
     """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
-    body = read_length(packet, 1)[1]
-    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
-    at = read_length(packet, start)[1]
+    at = _properties(packet)
     if not packet.startswith(ORIGIN, at):
         return None
     end = at + SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
@@ -341,9 +345,7 @@ def choice_of(packet: bytes) -> Choice | None:
 
 def _behind_stamp(packet: bytes) -> int:
     """Return where the property section of a PUBLISH for links goes on behind its origin and its stamp."""
-    body = read_length(packet, 1)[1]
-    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
-    at = read_length(packet, start)[1]
+    at = _properties(packet)
     if packet.startswith(ORIGIN, at):
         at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
     return at + STAMP_SIZE if packet.startswith(STAMP_MARK, at) else at
