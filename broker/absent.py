@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import INTEREST
-from broker.origin import LAST, Ranges, Vector, intersect
+from broker.origin import Ranges, Vector, intersect
 from broker.segment import Away, Part
 from broker.tail import Tail, TailLoaded
 from routing.topics import well_formed
@@ -209,7 +209,7 @@ class Absents:
             for key in self._federation.relay.ours:
                 window = vector.get(key)
                 if window is not None and key not in absent.lacking:
-                    absent.lacks(key, [*window.gaps, (window.top + 1, LAST)])
+                    absent.lacks(key, window.lacks)
 
     def served(self, broker_id: bytes) -> bool:
         """Whether nothing is in the tail that a broker may lack."""

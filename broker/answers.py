@@ -7,6 +7,7 @@ brought, until the log has the rest. While a frame is read, further questions of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker import limits
@@ -16,6 +17,7 @@ from broker.log import Entry, with_expiry
 from broker.origin import Ranges, intersect, merge, origin_key, subtract
 from broker.positions import answer_of, numbers_at, times_of
 from broker.rate import Budget
+from broker.sequence_set import decode_pairs
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ CHUNK = 256 * 1024
 SMALL = 8 * 1024
 """bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
 (the queue of a slow link, so that it leaves the live stream) must not stop them."""
-
-NONE: Ranges = []
 
 READ_COST = 5.0
 """Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
@@ -102,8 +102,8 @@ class Answers:
             found = relay.log.those({asked.key: asked.lacks}, now - limits.LOG_AGE)
             looked += relay.log.looked_at
         self._budget.left -= looked / 2000
-        here = merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found])
-        gone = subtract(asked.lacks, here)
+        left = subtract(asked.lacks, merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]))
+        gone = left[-1][1] if left else 0
         parts: list[bytes] = []
         size = 0
         for entry in self._wanted(asked, found, now):
@@ -124,11 +124,7 @@ class Answers:
         ours = [entry for entry in entries if entry.key == asked.key]
         # What was later than this frame is told with the frame that has it.
         numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, top + 1)
-        parts = [
-            entry.part(low, high)
-            for entry in ours
-            for low, high in intersect([(entry.sequence, entry.sequence + entry.count - 1)], asked.lacks)
-        ]
+        parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in self._wanted(asked, parts, now):
             data.append(current(entry, now))
@@ -149,9 +145,9 @@ class Answers:
         return found
 
     def _send(
-        self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool, gone: Ranges = NONE
+        self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool, gone: int = 0
     ) -> None:
-        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log, and may be on its way."""
+        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends here, and may be on its way."""
         federation = self._federation
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
@@ -164,25 +160,26 @@ class Answers:
             flags = (index == count - 1) | more << 1 | (4 if gone else 0)
             head = asked.state + asked.number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
             if gone:
-                head += gone[-1][1].to_bytes(6, "big")
+                head += gone.to_bytes(6, "big")
             kind = PIECE if more else ANSWER
             federation.listings.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
 
 
+def parts_of(entries: Iterable[Entry], key: bytes, lacks: Ranges) -> list[Entry]:
+    """Return what these have of an origin's messages that somebody lacks."""
+    return [
+        entry.part(low, high)
+        for entry in entries
+        if entry.key == key
+        for low, high in intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
+    ]
+
+
 def lacked(data: bytes, top: int) -> Ranges:
     """Return the numbers up to `top` that a question is for. Raises MalformedPacket."""
-    if len(data) % 12:
-        raise MalformedPacket("question for messages is truncated")
-    lacks: Ranges = []
-    below = 0
-    for at in range(0, len(data), 12):
-        low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
-        if not below < low <= high or at >= 12 * limits.MAX_GAPS:
-            raise MalformedPacket("question for messages that are out of order")
-        below = high
-        if low <= top:
-            lacks.append((low, min(high, top)))
-    return lacks
+    if len(data) > 12 * limits.MAX_GAPS:
+        raise MalformedPacket("question for messages is too large")
+    return intersect(decode_pairs(data, "question for messages"), [(1, top)])
 
 
 def current(entry: Entry, now: float) -> bytes:

@@ -18,12 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.answers import CHUNK, PART, current
+from broker.answers import CHUNK, PART, current, parts_of
 from broker.listings import BEHIND
 from broker.log import Entry, read_link_packets
 from broker.origin import LAST, Ranges, encode_for_links, intersect, merge, origin_key, roughly, split_key
 from broker.positions import encode_ages
 from broker.release import crowded
+from broker.sequence_set import decode_pairs, encode_pairs
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ class Late:
     def _send(self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None) -> None:
         self._reading.discard((receiver, key))
         now = self._node.now
-        found = []
-        for entry in entries or ():
-            if entry.key == key:
-                parts = intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
-                found += [entry.part(low, high) for low, high in parts]
+        found = parts_of(entries or (), key, lacks)
         ages = encode_ages(found, now) if found else b""
         data = b"".join((len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found)))
         self._node.counters.tail_replayed += sum(entry.count for entry in found)
@@ -126,7 +123,7 @@ class Late:
         offered = self._asked.get(key)
         if window is None or offered is None:
             return
-        lacks = roughly(intersect(offered, [*window.gaps, (window.top + 1, LAST)]))
+        lacks = roughly(intersect(offered, window.lacks))
         if not lacks:
             del self._asked[key]
             self._forget(key)
@@ -188,21 +185,11 @@ class Late:
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
     """Return an OFFER or a LACK."""
-    told = roughly(ranges, limits.MAX_GAPS)
-    pairs = (low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in told)
-    return split_key(key)[1].to_bytes(4, "big") + b"".join(pairs)
+    return split_key(key)[1].to_bytes(4, "big") + encode_pairs(roughly(ranges, limits.MAX_GAPS))
 
 
 def decode_ranges(body: bytes) -> tuple[int, Ranges]:
     """Return the boot number and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
-    if len(body) < 4 or (len(body) - 4) % 12 or len(body) > 4 + 12 * limits.MAX_GAPS:
+    if not 4 <= len(body) <= 4 + 12 * limits.MAX_GAPS:
         raise MalformedPacket("offer of old messages is truncated")
-    ranges: Ranges = []
-    below = 0
-    for at in range(4, len(body), 12):
-        low, high = int.from_bytes(body[at : at + 6], "big"), int.from_bytes(body[at + 6 : at + 12], "big")
-        if not below < low <= high:
-            raise MalformedPacket("offer of old messages is out of order")
-        ranges.append((low, high))
-        below = high
-    return int.from_bytes(body[:4], "big"), ranges
+    return int.from_bytes(body[:4], "big"), decode_pairs(body[4:], "offer of old messages")

@@ -14,7 +14,6 @@ from broker.counters import Counters
 from broker.fanout import topic_of
 from broker.message import Message, Stamp, size_of
 from broker.origin import (
-    LAST,
     MARK,
     ORIGIN,
     SIZE,
@@ -276,7 +275,7 @@ class MessageLog:
             elif entry.count == 1:
                 parts = [entry]
             else:
-                lacks = intersect([(entry.sequence, last)], [*window.gaps, (window.top + 1, LAST)])
+                lacks = intersect([(entry.sequence, last)], window.lacks)
                 parts = [entry.part(low, high) for low, high in lacks]
             found += parts
             numbers.setdefault(entry.key, []).extend(parts)

@@ -36,7 +36,7 @@ from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, ranges_of
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import Message, size_of
-from broker.origin import LAST, Ranges, Vector, Window, encode_vector, intersect, subtract
+from broker.origin import Ranges, Vector, Window, encode_vector, intersect, subtract
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
@@ -519,6 +519,6 @@ def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
     found = {}
     for key, ranges in given.items():
         window = here.get(key)
-        if rest := ranges if window is None else intersect(ranges, [*window.gaps, (window.top + 1, LAST)]):
+        if rest := ranges if window is None else intersect(ranges, window.lacks):
             found[key] = rest
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.counters import Counters
 from broker.message import PACKET_IDS, Message, Stamp
-from broker.sequence_set import LAST, Ranges, find, intersect, merge, roughly, subtract
+from broker.sequence_set import LAST, Ranges, decode_pairs, encode_pairs, find, intersect, merge, roughly, subtract
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
 
@@ -172,6 +172,11 @@ class Window:
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
+    @property
+    def lacks(self) -> Ranges:
+        """All numbers that have not been here, those to come included."""
+        return [*self.gaps, (self.top + 1, LAST)]
+
     def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
         """Take `count` numbers from `first` on as seen; returns how many were new. Either all, none, or (then ask one by
         one) -1 and nothing is taken. `skipped`: those between were not wanted here, as the neighbour knows."""
@@ -264,7 +269,7 @@ def encode_vector(vector: Vector) -> bytes:
     for key, window in vector.items():
         gaps = window.gaps[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
-        parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps]
+        parts.append(encode_pairs(gaps))
     return b"".join(parts)
 
 
@@ -285,13 +290,9 @@ def decode_vector(data: bytes, now: float) -> Vector:
         at += 19
         if gaps > limits.MAX_GAPS or at + 12 * gaps > len(data) or len(vector) >= limits.MAX_ORIGINS:
             raise MalformedPacket("SEEN record is truncated or too large")
-        below = 0
-        for _ in range(gaps):
-            low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
-            if not below < low <= high <= window.top:
-                raise MalformedPacket("SEEN record with gaps that are out of order")
-            window.gaps.append((low, high))
-            below = high
-            at += 12
+        window.gaps = decode_pairs(data[at : at + 12 * gaps], "SEEN record")
+        if gaps and window.gaps[-1][1] > window.top:
+            raise MalformedPacket("SEEN record is out of order")
+        at += 12 * gaps
         vector[key] = window
     return vector

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from broker import limits
+from broker.wire.errors import MalformedPacket
 
 LAST = (1 << 48) - 1
 """The highest sequence number that can be told. No message has it: who has everything can still say what comes next."""
@@ -88,3 +89,23 @@ def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
     keep = sorted(holes[len(ranges) - most :])
     starts, ends = [0, *keep], [*keep, len(ranges)]
     return [(ranges[a][0], ranges[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
+
+
+def encode_pairs(ranges: Ranges) -> bytes:
+    """Return the numbers as records tell them, 12 bytes for each pair."""
+    return b"".join([low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges])
+
+
+def decode_pairs(data: bytes, what: str) -> Ranges:
+    """Read ascending pairs; `what` has them. Raises MalformedPacket."""
+    if len(data) % 12:
+        raise MalformedPacket(f"{what} is truncated")
+    ranges: Ranges = []
+    below = 0
+    for at in range(0, len(data), 12):
+        low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
+        if not below < low <= high:
+            raise MalformedPacket(f"{what} is out of order")
+        ranges.append((low, high))
+        below = high
+    return ranges

@@ -22,6 +22,7 @@ from broker import limits
 from broker.fanout import Fanout, SharedGroup
 from broker.message import Message, size_of
 from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, intersect, merge, roughly, subtract
+from broker.sequence_set import encode_pairs
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
@@ -164,8 +165,7 @@ def encode_state(state: SessionState, now: float) -> bytes:
     parts.append(len(state.given).to_bytes(4, "big"))
     for key, ranges in state.given.items():
         ranges = ranges[-limits.MAX_GIVEN :]
-        parts += [key, len(ranges).to_bytes(4, "big")]
-        parts += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges]
+        parts += [key, len(ranges).to_bytes(4, "big"), encode_pairs(ranges)]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
     parts.append(len(state.subscriptions).to_bytes(4, "big"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker.journal import encode_shared
 from broker.ledger import Ref, decode_refs, encode_refs
 from broker.origin import Ranges
+from broker.sequence_set import encode_pairs
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
 
@@ -45,8 +46,7 @@ def taken(refs: list[Ref]) -> bytes:
 
 def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0: it is not known."""
-    numbers = b"".join(low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges)
-    return encode_shared(bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + numbers)
+    return encode_shared(bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges))
 
 
 def everything(node: Node) -> Iterator[bytes]:

@@ -30,7 +30,7 @@ from broker.message import Message, size_of
 from broker.origin import LAST, Ranges, Window, intersect, merge, split_key, subtract
 from broker.records import UPTO, Handler
 from broker.release import Release
-from broker.sequence_set import find
+from broker.sequence_set import encode_pairs, find
 from broker.stream import RETRY, RETRY_MOST, Held, Question, Stream
 from broker.wire.errors import MalformedPacket
 
@@ -371,7 +371,7 @@ class Streams:
         listings = self.federation.listings
         body = [listings.directory.own.stamp()[8:], self._number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
         body.append(self.federation.positions.question(stream.key, self._number, now))
-        body += [low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in question.asked]
+        body.append(encode_pairs(question.asked))
         listings.send(stream.broker_id, ASK, b"".join(body))
         self.federation.hurry(now)
 
@@ -465,7 +465,7 @@ class Streams:
         stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
         if gone:
             window = stream.window
-            missing = merge(sorted([*window.gaps, *window.history, (window.top + 1, LAST)]))
+            missing = merge([*window.history, *window.lacks])
             stream.owe(intersect(subtract(intersect(settled, [(1, gone)]), merge(found)), missing))
         stream.refused = subtract(stream.refused, settled)
         if stream.refused:
