@@ -11,18 +11,20 @@ with another boot number is asked what its journal says: what it never took is g
     to one broker   RULING (giver -> taker): GRANT, REFUSE         QUERY (giver -> taker): u32 boot that they were given to, refs
                     REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
 
-What is given back goes to other brokers at once, to each of them once. If none is left it waits, and is tried again when members
-come, or after a pause that grows with the time that it has waited; SHARE_WAITS in all. What no member may have does not wait.
+What is given back goes to other brokers at once, STEP in a turn, to each of them once. If none is left it waits, and is tried
+again when members come, or after a pause that grows with the time that it has waited; SHARE_WAITS in all. What no member may
+have does not wait.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.choice import Choice, Tries
-from broker.ledger import GRANTED, NOBODY, OPEN, Assignment, Ledger, Ref, decode_refs, encode_refs
+from broker.ledger import GRANTED, NOBODY, OPEN, RETURNED, Assignment, Ledger, Ref, decode_refs, encode_refs
 from broker.log import read_link_packets
 from broker.message import Message
 from broker.wire.errors import MalformedPacket
@@ -62,7 +64,9 @@ STEP = 500
 class Assignments:
     """What members at other brokers were given and have not acknowledged."""
 
-    __slots__ = ("_came", "_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_timer", "ledger")
+    __slots__ = (
+        "_came", "_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_returned", "_timer", "ledger",
+    )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -73,6 +77,7 @@ class Assignments:
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
         self._timer: Timer | None = None
+        self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()  # what who said of each, and its state before
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when something was closed, or publishers were held
         federation.listings.receive(REPORT, self._report)
@@ -139,7 +144,7 @@ class Assignments:
         closed: list[Ref] = []
         for operation, ref in said:
             found = ledger.refs.get(ref)
-            mine = found is not None and found.who[:8] == sender
+            mine = found is not None and found.who[:8] == sender and found.state != RETURNED
             if operation == CLAIM:
                 if found is not None and mine:
                     found.state = GRANTED
@@ -152,10 +157,8 @@ class Assignments:
             elif operation == DONE:
                 ledger.close(ref)
                 closed.append(ref)
-            elif operation != UNKNOWN:
-                self._given_back(found, sender, now, denied=operation == DENY)
-            elif found.who != self._life(sender) or found.at + LATE < now:
-                self._give_to_another(found)
+            elif operation != UNKNOWN or found.who != self._life(sender) or found.at + LATE < now:
+                self._take_back(found, operation, sender)
         if closed:
             self._progress = now
             if self._node.durability is not None:
@@ -279,8 +282,35 @@ class Assignments:
         self._closed(old.ref)
         return True
 
-    def _given_back(self, old: Assignment, sender: bytes, now: float, *, denied: bool) -> None:
-        """Give a message to others that a broker has no member for, or (`denied`) none that may have it."""
+    def _take_back(self, old: Assignment, said: int, sender: bytes) -> None:
+        """Take a message back that a broker has no member for, or none that may have it, or never had; plan to give it to others.
+
+        Until that turn it stays in the ledger, where its broker cannot claim it any more. They go in the order in which they came
+        back, so that none overtakes another; what is published meanwhile goes ahead of them, as of all that is given again.
+        """
+        if not self._returned:
+            self._node.turns.later(self._give_returned)
+        self._returned.append((old, said, sender, old.state))
+        old.state = RETURNED
+
+    def _give_returned(self, now: float) -> None:
+        """Give STEP of what came back to others, the rest in later turns."""
+        for _ in range(min(STEP, len(self._returned))):
+            self._give_again(now)
+        if self._returned:
+            self._node.turns.work += limits.TURN_WORK
+            self._node.turns.later(self._give_returned)
+
+    def _give_again(self, now: float) -> None:
+        """Give the message that came back first to others; while there are none it waits for them."""
+        old, said, sender, state = self._returned.popleft()
+        if self.ledger.refs.get(old.ref) is not old:
+            return  # its broker went meanwhile, and it was given to another one for that, or it has expired
+        if said == UNKNOWN:
+            if not self._give_to_another(old):
+                old.state = state
+            return
+        denied = said == DENY
         tries = old.tries = old.tries or Tries(now)
         if denied:
             tries.denied |= {sender}
@@ -312,6 +342,8 @@ class Assignments:
 
     def leave(self) -> None:
         """This broker goes for good: who has something of it need not ask for it any more."""
+        while self._returned:
+            self._give_again(self._node.now)
         for who, those in self.ledger.by_who.items():
             if who != NOBODY and self._life(who[:8]) == who:
                 rulings = self._out.setdefault(who[:8], [])

@@ -2,6 +2,7 @@
 
 An assignment is named by the origin of its message, the sequence number there and the mark of its group. At QoS 2 it is OPEN
 until the other broker claims it: before that no member has seen it, so it may be given to another. GRANTED, it stays there.
+RETURNED, it goes to another in a moment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.message import Message, size_of
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
 
-OPEN, GRANTED = range(2)
+OPEN, GRANTED, RETURNED = range(3)
 
 NOBODY = b""
 """Stands for the broker of a message that waits for a member."""

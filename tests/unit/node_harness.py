@@ -130,6 +130,18 @@ class World:
         self.node.tick(end)
         self.settle()
 
+    def most(self, seconds: float, count: Callable[[], int]) -> int:
+        """Let the time pass; the most that `count` grew in one turn of the loop."""
+        end, most = self.now + seconds, 0
+        while self.now < end:
+            before = count()
+            due = self.node.next_deadline()
+            self.now = end if due is None else min(end, max(self.now, due))
+            self.node.tick(self.now)
+            self.settle()
+            most = max(most, count() - before)
+        return most
+
     def open(self, version: int = 5) -> FakeClient:
         """A connection on which nothing was said yet."""
         return FakeClient(self, version)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import limits
-from broker.assignments import DECLINE, DENY, REPORT
+from broker.assignments import CLAIM, DECLINE, DENY, REPORT, STEP, UNKNOWN
 from broker.choice import Choice, decode_choice
 from broker.ledger import encode_refs
 from broker.listings import GROUP
@@ -468,3 +468,32 @@ def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.Mon
     world.advance(0.6)
     world.advance(0.3)
     assert not publisher.conn.held
+
+
+def reported(operation: int, key: bytes, numbers: range) -> bytes:
+    """What broker 101 says of messages, in as many records as it takes."""
+    bodies = encode_refs([(operation, (key, number, MARK)) for number in numbers])
+    return ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in bodies))
+
+
+@pytest.mark.parametrize("operation", [DECLINE, DENY, UNKNOWN])
+def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
+    """The next member gets it in order, some in each turn; what is published meanwhile is not lost either."""
+    count = 8 * STEP
+    world, (one, other) = federation()
+    post(world, 101, 1)
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.publish("t", b"|%d" % number, qos=2, packet_id=number + 1)
+    one.send(reported(CLAIM, world.node.relay.key, range(1, count + 1)))
+    post(world, 102, 1)
+    other.take()
+    one.send(reported(operation, world.node.relay.key, range(1, count + 1)))
+    assert world.counters.shared_given_again <= STEP
+    one.send(reported(CLAIM, world.node.relay.key, range(count - 9, count + 1)))  # it had said that it has none of them
+    publisher.publish("t", b"|new", qos=2, packet_id=count + 1)
+    assert world.most(0.1, lambda: int(world.counters.shared_given_again)) <= STEP
+    assert world.counters.shared_given_again == count
+    got = [payload for payload, choice in chosen(other) if choice is not None]
+    assert [payload for payload in got if payload != b"new"] == [b"%d" % number for number in range(count)]
+    assert len(world.node.federation.assignments.ledger) == count + 1
