@@ -77,6 +77,7 @@ class Streams:
         self.release = Release(node, federation)
         self._number = 0
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
+        self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
         listings = federation.listings
         # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
         listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
@@ -170,6 +171,9 @@ class Streams:
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         old = self._ways.pop(broker_id, None)
+        self._away = {other: since for other, since in self._away.items() if other != broker_id and since > self.node.now - HOLD}
+        if via is None:
+            self._away[broker_id] = self.node.now
         if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:
@@ -327,7 +331,10 @@ class Streams:
             return PATIENCE
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
-            return STRANGER  # the broker is there again and has nothing of that incarnation any more
+            # The broker is there again and has nothing of that incarnation any more: only one that hangs or is cut off, which is
+            # noticed within link_timeout, may still have some of it.
+            split = any(since > self.node.now - HOLD for since in self._away.values())
+            return HOLD if split else STRANGER + self.federation.config.link_timeout
         # The directory takes the tree alone: with overlays an origin's messages can be here before any word of it.
         return HOLD if listing is not None or self.federation.overlays.active else STRANGER
 

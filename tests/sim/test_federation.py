@@ -439,6 +439,7 @@ ONCE_BAD = {
     400255: "a client moved before its new broker, whose clock was behind, had heard of its last connection: not promised",
     7002963: "brokers of the same second took each other's first messages, for members of groups here, for history",
     7004453: "a session moved while its publisher's broker was stopped, and got what was held there ahead of older messages",
+    110000433: "a broker without a journal started again; one that hung had messages of before, which came behind newer ones",
 }
 
 
