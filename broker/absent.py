@@ -119,7 +119,7 @@ class Absents:
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
             self.absent[away.broker] = Absent(away.filters, 0, since)
-            relay.log.dropped = self._dropped
+            self._watch()
         for key in self.tail.origins():
             relay.remember(key, self.tail.last(key))
 
@@ -139,12 +139,16 @@ class Absents:
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
         elif len(self.absent) < limits.ABSENT_BROKERS:
-            log = self._federation.relay.log
             self.absent[broker_id] = Absent(filters, self._federation.acks.parted(broker_id), self._node.now)
-            log.dropped = self._dropped
+            self._watch()
         self.tail.changed()
         if self.tail.usable:
             self.tail.flush()  # whoever starts next as this broker has to know
+
+    def _watch(self) -> None:
+        dropped = self._federation.relay.log.dropped
+        if self._dropped not in dropped:
+            dropped.append(self._dropped)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         absent = self.absent.get(broker_id)
@@ -235,7 +239,7 @@ class Absents:
         del self.absent[broker_id]
         self.tail.ended(broker_id)
         if not self.absent:
-            self._federation.relay.log.dropped = None
+            self._federation.relay.log.dropped.remove(self._dropped)
         if lost := absent.lost:
             self._node.counters.log_lost += lost
             name = self._federation.membership.name_of(broker_id) or broker_id.hex()

@@ -124,6 +124,7 @@ class Counters:
     topology_changes: int = 0
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
+    log_unspared: int = 0  # messages that sessions on their way may need and that neither the log nor what is spared had room for
     tail_bytes: int = 0  # written to the log's tail, for brokers that were away
     tail_errors: int = 0  # times that it could not be written
     tail_damaged: int = 0  # pieces of it that could not be read

@@ -121,7 +121,7 @@ class Federation:
         refs = len(self.assignments.ledger) + self.custody.count
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absents.memory + self.positions.memory
-        moving = self.moving.exported + self.moving.arriving
+        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size
         said = self.listings.directory.memory + self.interest.memory
         return shared + noted + moving + said + self.streams.release.held_bytes
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.log import MessageLog
     from broker.node import Node
+    from broker.spared import Spared
 
 REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
@@ -105,14 +106,15 @@ class Export:
 class Giving:
     """Sessions of ours that others take, and those that they took."""
 
-    __slots__ = ("_asked", "_exports", "_federation", "_given", "_node", "_number", "size")
+    __slots__ = ("_asked", "_exports", "_federation", "_given", "_node", "_number", "_spared", "size")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Federation, spared: Spared) -> None:
         self._node = node
         self._federation = federation
         self._exports: dict[str, Export] = {}
         self.size = 0  # in all of them
         self._number = 0
+        self._spared = spared
         self._given: dict[str, Given] = {}
         self._asked: dict[str, float] = {}  # client -> since when a broker wants to merge its session, which is not complete
 
@@ -279,6 +281,8 @@ class Giving:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = self._exports[client_id] = Export(taker, stamp, self._number, state.seen, len(session.queue), data, now)
         export.merged = merged
+        if not merged:
+            self._spared.keep(export, session)
         self.size += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         return export
@@ -340,6 +344,7 @@ class Giving:
         """Drop what was encoded of a session."""
         export = self._exports.pop(client_id, None)
         if export is not None:
+            self._spared.release(export)
             self.size -= len(export.data) + len(export.rest)
 
     def _forget_old(self, now: float) -> None:

@@ -265,6 +265,10 @@ LOG_KEPT_BYTES = 512 * 1024 * 1024
 """bytes of the log with what is kept for neighbours, as LINK_KEPT_BYTES and mostly the same bytes; of more the oldest are dropped
 [log_trimmed]. What a neighbour still needed of them is lost, said and counted [log_lost]."""
 
+SPARED_BYTES = 128 * 1024 * 1024
+"""bytes of what has left the log and is kept for sessions on their way: of one of them, MAX_QUEUED_BYTES may wait and twice that
+be in the log while it moves. The oldest go first [log_unspared]."""
+
 PARTED_TIME = 5.0
 """s for which the log is kept for a broker whose link broke, or that is back: by then it has found another way, and asked.
 Longer, but not for more than REPAIR_TIME, while it goes on asking."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 
 from broker import limits
@@ -141,7 +141,7 @@ class MessageLog:
 
     __slots__ = (
         "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "chosen", "dropped", "floor", "full", "looked_at",
-        "lost", "pressed", "warn",
+        "lost", "pressed", "spared", "warn",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
@@ -161,8 +161,10 @@ class MessageLog:
         self.pressed: Callable[[], None] = _nothing
         self.full: Callable[[], None] = _nothing
         self.lost: Callable[[Entry, int], None] = _nobody
-        self.dropped: Callable[[Entry, int], None] | None = None
+        self.dropped: list[Callable[[Entry, int], None]] = []
         """Called with each entry that goes, and its position."""
+        self.spared: deque[Entry] = deque()
+        """Entries that are gone and that `those` finds all the same (`broker.spared`)."""
         self.looked_at = 0
         """entries that the last call of `those` went through"""
 
@@ -196,7 +198,7 @@ class MessageLog:
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
         enough = self._limit - (self._limit >> 9)
-        if dropped is None and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
+        if not dropped and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
             free, most = 0, size - max(enough, entries[-1].size)
             popleft = entries.popleft
             while free < most:
@@ -216,8 +218,8 @@ class MessageLog:
                 if size <= limits.LOG_KEPT_BYTES:
                     break
                 self.lost(entry, begin)
-            if dropped is not None:
-                dropped(entry, begin)
+            for call in dropped:
+                call(entry, begin)
             del entries[0]
             size -= length
             begin += length
@@ -247,8 +249,8 @@ class MessageLog:
         while len(entries) > least and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
             entry = entries.popleft()
             self._gone += 1
-            if self.dropped is not None:
-                self.dropped(entry, self.begin)
+            for call in self.dropped:
+                call(entry, self.begin)
             self._bytes -= entry.size
             self.begin += entry.size
 
@@ -293,7 +295,7 @@ class MessageLog:
         found: list[Entry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         self.looked_at = 0
-        for entry in reversed(self._entries):
+        for entry in chain(reversed(self._entries), reversed(self.spared)):
             if left <= 0 or entry.at < horizon:
                 break
             self.looked_at += 1

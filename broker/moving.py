@@ -60,6 +60,7 @@ from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added, Parts
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
+from broker.spared import Spared
 from broker.tombstones import Tombstones
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import WireError
@@ -114,14 +115,17 @@ class Pull:
 class Moving:
     """Who has which client's session; takes and gives them."""
 
-    __slots__ = ("_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "tombstones")
+    __slots__ = (
+        "_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "spared", "tombstones",
+    )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._own = federation.own.id
         self._directory = federation.listings.directory
-        self._giving = Giving(node, federation)
+        self.spared = Spared(node, federation)
+        self._giving = Giving(node, federation, self.spared)
         self._pulls: dict[str, Pull] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
         self.merging = Merging(node, federation)
@@ -176,6 +180,7 @@ class Moving:
             return 0
         handshake.conn.waiting = True
         pull = self._pulls[client_id] = Pull(handshake, client_id, stamp, max(kept)[1], now)
+        self.spared.keep(pull, None)
         self._ask(pull)
         self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
         return 0
@@ -361,9 +366,13 @@ class Moving:
             if pull.state == CLOSING:
                 self._finish(pull, now)
                 return
-            del self._pulls[pull.client_id]
+            self._remove(pull)
             self._drop(pull)
             self._hang_up(pull)
+
+    def _remove(self, pull: Pull) -> None:
+        del self._pulls[pull.client_id]
+        self.spared.release(pull)
 
     def _drop(self, pull: Pull) -> None:
         session, pull.session = pull.session, None
@@ -376,7 +385,7 @@ class Moving:
 
     def _refuse(self, pull: Pull) -> None:
         """The session is another user's: it stays where it is."""
-        del self._pulls[pull.client_id]
+        self._remove(pull)
         self._drop(pull)
         pull.handshake.conn.waiting = False
         if not pull.handshake.conn.closed:
@@ -399,7 +408,7 @@ class Moving:
             return
         pull.heard = now
         if answer == NEWER:
-            del self._pulls[client_id]
+            self._remove(pull)
             self._drop(pull)
             self._hang_up(pull)
         elif answer == FOREIGN:
@@ -493,6 +502,7 @@ class Moving:
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
         restore(state, session, node.fanout)
+        self.spared.keep(pull, session)
         pull.seen = state.seen
         self.merging.inherit(session, state.given)
         if left is not None:
@@ -578,7 +588,7 @@ class Moving:
     def _finish(self, pull: Pull, now: float) -> None:
         """Let the client in, with its session or with a new one."""
         node = self._node
-        del self._pulls[pull.client_id]
+        self._remove(pull)
         session, pull.session = pull.session, None
         newer = [(broker_id, entry) for broker_id, entry in self._elsewhere(pull.client_id) if entry.stamp > pull.stamp]
         if newer:  # it is connected elsewhere by now

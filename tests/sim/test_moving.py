@@ -445,3 +445,51 @@ def test_nothing_is_said_without_others() -> None:
     row.until(lambda: len([key for key in listing.entries if key[:1] == b"c"]) == SLICE + 4)
     assert row.connect(1, "c2").present
     assert not row.connect(1, "c3").present
+
+
+def crowded(routing: str, taker: int) -> tuple[Row, Client, Client]:
+    """Two brokers whose clients are fast, one that is on its way to its session, and a publisher."""
+    row = Row(2, routing=routing)
+    row.world.rate, row.world.window, row.world.high_water = 1.25e9, 1 << 24, 1 << 22
+    client = row.connect(1 - taker)
+    client.subscribe("a")
+    client.cut()
+    publisher = row.connect(0, "p")
+    return row, row.client(taker), publisher
+
+
+def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
+    row.until(lambda: waiting.connacks)
+    row.until(lambda: row.node(0).counters.log_trimmed)
+    publisher.publish("a", b"4")
+    row.until(lambda: b"4" in waiting.payloads)
+    assert waiting.payloads == [b"1", b"2", b"3", b"4"]
+    for index in (0, 1):
+        assert not row.node(index).relay.log.spared
+        assert not row.node(index).federation.moving.spared.size
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> None:
+    """The log has 32 MiB: large messages push out within milliseconds what the holder says next of what came meanwhile."""
+    row, waiting, publisher = crowded(routing, 1)
+    row.until(lambda: row.node(0).federation.moving.exported)
+    publisher.publish("a", b"1", b"2", b"3")
+    publisher.publish("b", *[bytes(4_000_000)] * 10)
+    judge_crowded(row, waiting, publisher)
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> None:
+    """The same, while the holder's word of what came meanwhile is on a link that stands still."""
+    row, waiting, publisher = crowded(routing, 0)
+    row.until(lambda: row.node(1).federation.moving.exported)
+    exported = row.node(1).federation.moving.exported
+    publisher.publish("a", b"1")
+    row.until(lambda: row.node(1).federation.moving.exported > exported)
+    row.world.partition([[1]])
+    publisher.publish("a", b"2", b"3")
+    publisher.publish("b", *[bytes(4_000_000)] * 10)
+    row.until(lambda: row.node(0).counters.log_trimmed)
+    row.world.heal()
+    judge_crowded(row, waiting, publisher)
