@@ -23,6 +23,7 @@ from broker import limits
 from broker.client import Client
 from broker.listings import STATE
 from broker.records import ASK_SEEN
+from broker.replay import Walk
 from broker.wire.constants import ReasonCode
 from discovery.address import is_wildcard, parse_address
 
@@ -121,6 +122,7 @@ class Drain:
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
+        self._looking: dict[Link, Walk] = {}  # for what is missing there
         self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
         node.drain = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
@@ -254,13 +256,22 @@ class Drain:
         relay = self._federation.relay
         if relay.own.top and relay.key not in seen:
             return
-        wanted = self._federation.interest.wanted_behind(link)
-        if not any(entry.retain or wanted(entry.topic) for entry in relay.log.missed(seen, now)):
+        if link not in self._looking:
+            walk = Walk(self._federation, link, seen, lambda _, at: self._lacks(link), lambda at: self._has_all(link), once=True)
+            self._looking[link] = walk
+            walk.begin(now)
+
+    def _has_all(self, link: Link) -> None:
+        """A neighbour lacks nothing of the log any more, or was found to lack something in this turn."""
+        if self._looking.pop(link, None) is not None:
             self._confirmed.add(link)
-            return
+
+    def _lacks(self, link: Link) -> None:
+        """A neighbour lacks something."""
+        self._looking.pop(link).stop()
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
-            relay.leave(link)  # as after an overflow: `Repair` sends what is missing, and lets it in again
+            self._federation.relay.leave(link)  # as after an overflow: `Repair` sends what is missing, and lets it in again
 
     # ---------------------------------------------------------------- the end
 

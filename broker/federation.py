@@ -459,6 +459,7 @@ class Federation:
 
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
+        self.repair.link_behind(link)
         self.relay.leave(link)
         self.overlays.closed(link)
 

@@ -65,7 +65,6 @@ class Link:
         "gossiped",
         "handshake",
         "introductions",
-        "joining",
         "kept_from",
         "kept_since",
         "layer",
@@ -115,7 +114,6 @@ class Link:
         self.fetching = 0  # others are asked for what it lacks and we have not
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
-        self.joining = False  # is going to join when it may have more replayed
         self.kept_from: int | None = None  # position of the log from which on it is kept for the neighbour
         self.kept_since = now
         self.marks: deque[tuple[int, int]] = deque()  # (number, position) that the neighbour has not acknowledged

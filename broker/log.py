@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
 
@@ -21,6 +21,7 @@ from broker.origin import (
     STAMP_SIZE,
     Ranges,
     Vector,
+    Window,
     decode_sequence,
     decode_stamp,
     encode_for_links,
@@ -239,8 +240,15 @@ class MessageLog:
             at += bisect_left(self._entries, since, key=attrgetter("at"))
         while (at := max(at, self._gone)) < end:
             begin = at - self._gone
-            yield list(islice(self._entries, begin, begin + min(PIECE, end - at)))
+            yield list(self._some(begin, begin + min(PIECE, end - at)))
             at += PIECE
+
+    def _some(self, begin: int, end: int) -> Iterable[Entry]:
+        """Some entries, found from the nearer end: 10 ns for each that is passed."""
+        count = len(self._entries)
+        if begin <= count - end:
+            return islice(self._entries, begin, end)
+        return list(islice(reversed(self._entries), count - end, count - begin))[::-1]
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one turn."""
@@ -258,32 +266,20 @@ class MessageLog:
         """Whether the oldest entry is there only because a neighbour may lack it."""
         return bool(self._entries) and self._entries[0].at + limits.LOG_AGE < now
 
-    def missed(self, seen: Vector, now: float) -> list[Entry]:
-        """Return what a neighbour with `seen` lacks, in the order of each origin; nothing of origins that it does not know.
-        Of a run that it has in part, the parts that it lacks."""
-        found: list[Entry] = []
-        numbers: dict[bytes, list[Entry]] = {}
+    @property
+    def next(self) -> int:
+        """The number of the next entry, the first one ever being 0."""
+        return self._gone + len(self._entries)
+
+    def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[Entry], int]:
+        """Look at up to `most` entries, from number `first` on. Return those of which a neighbour with `seen` may lack something
+        (`lacked_parts`), none of origins that it does not know, and the number of the entry behind all of them."""
+        begin = max(0, first - self._gone)
+        end = max(begin, min(len(self._entries), first + most - self._gone))
         least = {key: window.gaps[0][0] if window.gaps else window.top + 1 for key, window in seen.items()}
-        lacked = least.get
-        for entry in [e for e in self._entries if e.sequence + e.count > lacked(e.key, NEVER)]:  # hardly any, mostly
-            window = seen[entry.key]
-            if entry.expires_at is not None and now >= entry.expires_at:
-                continue
-            last = entry.sequence + entry.count - 1
-            if entry.sequence > window.top:
-                parts = [entry]
-            elif last <= window.top and find(window.gaps, entry.sequence, last) < 0:
-                continue
-            elif entry.count == 1:
-                parts = [entry]
-            else:
-                lacks = intersect([(entry.sequence, last)], window.lacks)
-                parts = [entry.part(low, high) for low, high in lacks]
-            found += parts
-            numbers.setdefault(entry.key, []).extend(parts)
-        # History that was fetched for somebody came after what is newer.
-        ordered = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in numbers.items()}
-        return [next(ordered[entry.key]) for entry in found]
+        lacks = least.get
+        found = [e for e in self._some(begin, end) if e.sequence + e.count > lacks(e.key, NEVER)]  # hardly any, mostly
+        return found, self._gone + end
 
     def latest(self) -> Iterator[Entry]:
         """Each entry, the newest first. No change while iterating."""
@@ -314,11 +310,32 @@ class MessageLog:
                 left -= sum(high - low + 1 for low, high in parts)
                 found += [entry.part(low, high) for low, high in reversed(parts)]
         found.reverse()
-        ordered: dict[bytes, list[Entry]] = {}
-        for entry in found:
+        return in_order(found, numbers)
+
+
+def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
+    """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that it has in part, the parts."""
+    if entry.expires_at is not None and now >= entry.expires_at:
+        return []
+    last = entry.sequence + entry.count - 1
+    if entry.sequence > window.top:
+        return [entry]
+    if last <= window.top and find(window.gaps, entry.sequence, last) < 0:
+        return []
+    if entry.count == 1:
+        return [entry]
+    return [entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)]
+
+
+def in_order(entries: list[Entry], origins: Container[bytes]) -> list[Entry]:
+    """Return entries with those of each of these origins in the order of their numbers: history that was fetched for somebody
+    came after what is newer."""
+    ordered: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        if entry.key in origins:
             ordered.setdefault(entry.key, []).append(entry)
-        turns = {key: iter(sorted(entries, key=lambda e: e.sequence)) for key, entries in ordered.items()}
-        return [next(turns[entry.key]) for entry in found]
+    turns = {key: iter(sorted(same, key=lambda e: e.sequence)) for key, same in ordered.items()}
+    return [next(turns[entry.key]) if entry.key in turns else entry for entry in entries]
 
 
 def _nothing() -> None:

@@ -240,6 +240,7 @@ class Relay:
         for link in self.federation.links.values():
             if link is not source and link.state == "up":
                 link.add_record(ORIGINS, body)
+                self.federation.repair.made_known(link, origins)
 
     def remember(self, key: bytes, last: int) -> None:
         """Go on with what an earlier incarnation of this broker published, up to number `last`: others may ask for it. Sessions

@@ -8,12 +8,14 @@ interest nothing is fetched: each broker asks origins itself (`broker.streams`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector
 from broker.records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
+from broker.replay import Walk
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+
+MAX_WANTS = 16
+"""WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on without."""
 
 INTRODUCTIONS = 8
 """Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
@@ -44,7 +49,8 @@ class Repair:
             WANT: self.want_received,
             DONE: self.done_received,
         }
-        self._late: dict[Link, Callable[[float], None]] = {}  # what answers a WANT when there may be more replayed
+        self._joining: dict[Link, Walk] = {}  # what is replayed to those that are about to enter the live stream
+        self._wants: dict[Link, deque[Walk]] = {}  # what answers WANTs, one after the other
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
 
     # ---------------------------------------------------------------- the tree's word
@@ -60,10 +66,20 @@ class Repair:
             else:
                 link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
         else:
+            self._leave(link)
             self.relay.leave(link)
             link.seen = None
             if link.peer is None or self.federation.overlays.open.get(link.peer.id) is not link:
                 self.federation.acks.free(link)
+
+    def made_known(self, link: Link, origins: Vector) -> None:
+        """Note that a neighbour was told of origins that are new here, and begins with them where we do: it lacks what comes of
+        them before it is in the live stream."""
+        if link.seen is not None:
+            for key, window in origins.items():
+                if key not in link.seen:
+                    told = link.seen[key] = Window(window.top, self.node.now)
+                    told.gaps = list(window.gaps)
 
     def send_seen(self, link: Link) -> None:
         """Tell a neighbour what has been here."""
@@ -101,8 +117,8 @@ class Repair:
             self.node.drain.seen(link, seen, now)
         if link.peer is not None:
             self.federation.absents.seen(link.peer.id, seen)
-        if link.live:
-            return  # asked for twice; the stream to it has been whole since it joined
+        if link.live or link in self._joining:
+            return  # asked for twice; the stream to it has been whole since it joined, or has had the first step of its replay
         link.seen = seen
         if link.forwarding and not link.behind:
             if not link.told:
@@ -166,36 +182,38 @@ class Repair:
                     self._waiting.append(entry)
 
     def _join(self, link: Link, now: float) -> None:
-        """Replay what the neighbour lacks, then let it into the live stream."""
+        """Replay what the neighbour lacks, then let it into the live stream, in the turn in which nothing is left. It hears first
+        that its messages take another way than before: so do those of the first step."""
         assert link.seen is not None
-        entries = self._lacking(link, link.seen, now)
-        if wait := self._too_soon(link, entries):
-            if not link.joining:
-                link.joining = True
-                self.node.schedule(now + wait, lambda at: self._join_late(link, at))
-            return
         self.federation.streams.entering(link)
-        self._replay(link, entries, now)
-        link.seen = None
-        self.relay.enter(link)
+        walk = self._joining[link] = self._walk(link, link.seen, lambda at: self._enter(link, at))
+        walk.begin(now)
 
-    def _join_late(self, link: Link, now: float) -> None:
-        link.joining = False
-        if link.seen is not None and link.forwarding and not link.behind and link.state == "up":
-            self._join(link, now)
+    def _enter(self, link: Link, now: float) -> None:
+        if self._joining.pop(link, None) is not None:  # else the last step was more than it can take
+            link.seen = None
+            self.relay.enter(link)
             self.federation.hurry(now)
 
-    def _lacking(self, link: Link, seen: Vector, now: float) -> list[Entry]:
-        """Return what somebody behind a link lacks and wants."""
-        wanted, chosen = self.federation.interest.wanted_behind(link), self.federation.sharing.chosen_behind
-        return [e for e in self.relay.log.missed(seen, now) if e.retain or wanted(e.topic) or chosen(link, e)]
+    def _leave(self, link: Link) -> None:
+        """A link is not to join: it does not forward any more, or cannot take what is replayed."""
+        walk = self._joining.pop(link, None)
+        if walk is not None:
+            walk.stop()
+            link.seen = None
 
-    def _too_soon(self, link: Link, entries: list[Entry]) -> float:
-        """Return s that a replay has to wait: who asks again and again costs us no more than MAX_REPLAY. 0: it may begin."""
-        size = sum(entry.size for entry in entries)
-        if not link.replayed or link.replayed + size <= limits.MAX_REPLAY:
-            return 0.0
-        return min(link.replayed, link.replayed + size - limits.MAX_REPLAY) / limits.LOG_BYTES + 1.0
+    def _walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
+        """Return what sends a neighbour what it lacks. Who asks again and again costs us no more than MAX_REPLAY."""
+        free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
+
+        def may(size: int) -> float:
+            nonlocal free
+            if free is None:
+                free = not link.replayed
+            over = link.replayed + size - limits.MAX_REPLAY
+            return 0.0 if free or not link.replayed or over <= 0 else min(link.replayed, over) / limits.LOG_BYTES + 1.0
+
+        return Walk(self.federation, link, seen, lambda entries, at: self._replay(link, entries, at), then, may)
 
     def _replay(self, link: Link, entries: list[Entry], now: float) -> None:
         self.federation.positions.tell_ages(link, entries, now)
@@ -246,24 +264,27 @@ class Repair:
         number = body[:4]
         wanted = decode_vector(body[4:], now)
 
+        walk = self._walk(link, wanted, lambda at: self._wanted(link, number, at))
+
         def answer(at: float) -> None:
             if link.state != "up":
                 return
-            entries = self._lacking(link, wanted, at)
-            if wait := self._too_soon(link, entries):
-                late = link not in self._late
-                self._late[link] = answer  # of several the last
-                if late:
-                    self.node.schedule(at + wait, lambda when: self._answer_late(link, when))
-                return
-            self._replay(link, entries, at)
-            link.send_behind(DONE, number)
+            wants = self._wants.setdefault(link, deque())
+            wants.append(walk)
+            if len(wants) == 1:
+                walk.begin(at)
+            elif len(wants) > MAX_WANTS:
+                del wants[1]  # the first one is being answered
 
         self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
 
-    def _answer_late(self, link: Link, now: float) -> None:
-        answer = self._late.pop(link)
-        answer(now)
+    def _wanted(self, link: Link, number: bytes, now: float) -> None:
+        """A WANT has been answered; go on with the next one."""
+        link.send_behind(DONE, number)
+        wants = self._wants[link]
+        wants.popleft()
+        if wants:
+            wants[0].begin(now)
 
     def _want(self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float) -> None:
         self.federation.listings.settle(now)  # who is new behind this link is told first
@@ -278,10 +299,17 @@ class Repair:
     def link_down(self, link: Link) -> None:
         """A link is gone."""
         link.forwarding = False
+        self._leave(link)
+        for walk in self._wants.pop(link, ()):
+            walk.stop()
         self.relay.leave(link)
         self.federation.streams.link_down(link)
         for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
             self._answered(number, link, self.node.now)
+
+    def link_behind(self, link: Link) -> None:
+        """More waits for a link than it may keep; it asks where the neighbour is when it has drained."""
+        self._leave(link)
 
     def link_caught_up(self, link: Link) -> None:
         """It drained: ask where the neighbour is, to go on from there."""

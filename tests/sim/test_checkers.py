@@ -17,6 +17,7 @@ from broker.message import Message
 from broker.node import Node
 from broker.origin import Window
 from broker.relay import Relay
+from broker.repair import Repair
 from discovery.membership import Membership
 from routing.trie import SubscriptionTrie, TopicTrie
 from stp.bpdu import Role
@@ -72,12 +73,12 @@ def test_sound_brokers(events: list[Event]) -> None:
 
 
 def replays_nothing(patch: Patch) -> None:
-    patch.setattr(MessageLog, "missed", lambda self, seen, now: [])
+    patch.setattr(Repair, "_replay", lambda *_: None)
 
 
 def replays_backwards(patch: Patch) -> None:
-    missed = MessageLog.missed
-    patch.setattr(MessageLog, "missed", lambda self, seen, now: missed(self, seen, now)[::-1])
+    replay = Repair._replay
+    patch.setattr(Repair, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now))
 
 
 def takes_everything(patch: Patch) -> None:
@@ -90,8 +91,8 @@ def takes_everything(patch: Patch) -> None:
 
 def replays_all(patch: Patch) -> None:
     takes_everything(patch)
-    missed = MessageLog.missed
-    patch.setattr(MessageLog, "missed", lambda self, seen, now: missed(self, dict.fromkeys(seen, Window(0, 0.0)), now))
+    walk = Repair._walk
+    patch.setattr(Repair, "_walk", lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then))
 
 
 def changes_received(patch: Patch, change: Callable[[Relay, Message], list[Message]]) -> None:

@@ -25,6 +25,7 @@ from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, unharme
 from tests.unit.node_harness import World
 from tests.unit.test_exchange import settle_exchanges
 from tests.unit.test_exchange import stream as published
+from tests.unit.test_log import missed
 
 KEY = origin_key(FAR, 2_000)
 USER = encode_properties({Property.USER_PROPERTY: [("name", "value")]})[1:]
@@ -131,11 +132,11 @@ def test_a_log_of_runs_gives_what_is_missed(runs: list[tuple[int, int]], top: in
     assert log._bytes == size == sum(len(entry.data(0.0)) for entry in log._entries)
     window = Window(top, 0.0)
     window.gaps = [(n, n) for n in sorted(lacks) if n <= top]
-    missed = log.missed({KEY: window}, 0.0)
+    lacked = missed(log, {KEY: window})
     expected = [(KEY, n, b"t", 1, b"", kept[n]) for n in sorted(kept) if window.missing(n)]
-    assert told(b"".join(entry.data(0.0) for entry in missed)) == expected
-    assert sum(entry.count for entry in missed) == len(expected)
-    assert log.missed({origin_key(b"another.", 1): window}, 0.0) == []
+    assert told(b"".join(entry.data(0.0) for entry in lacked)) == expected
+    assert sum(entry.count for entry in lacked) == len(expected)
+    assert missed(log, {origin_key(b"another.", 1): window}) == []
 
 
 # ------------------------------------------------------------------ what a publisher sends goes over a link

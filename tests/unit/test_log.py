@@ -8,7 +8,7 @@ import pytest
 
 from broker import limits, log
 from broker.counters import Counters
-from broker.log import NEVER, Entry, MessageLog
+from broker.log import NEVER, Entry, MessageLog, in_order, lacked_parts
 from broker.message import Message
 from broker.origin import Vector, Window, origin_key
 
@@ -71,6 +71,13 @@ def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None
     assert len(gone) > 100
 
 
+def missed(log: MessageLog, seen: Vector) -> list[Entry]:
+    """All that a neighbour lacks, at once."""
+    found, behind = log.lacked(seen, 0, len(log))
+    assert behind == log.next
+    return [part for entry in in_order(found, seen) for part in lacked_parts(entry, seen[entry.key], 0.0)]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_neighbour_lacks(seed: int) -> None:
     rng = random.Random(seed)
@@ -85,7 +92,7 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
         for number in range(1, rng.randrange(60)):
             if rng.random() < 0.9:
                 window.accept(number, 1)
-    found = [(e.key, e.sequence) for e in kept.missed(seen, 0.0)]
+    found = [(e.key, e.sequence) for e in missed(kept, seen)]
     assert sorted(found) == sorted((k, n) for k in seen for n in range(1, 60) if seen[k].missing(n))
     for key in seen:
         lacked = [number for k, number in found if k == key]
