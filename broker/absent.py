@@ -139,8 +139,10 @@ class Absents:
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
         elif len(self.absent) < limits.ABSENT_BROKERS:
-            self.absent[broker_id] = Absent(filters, self._federation.acks.parted(broker_id), self._node.now)
-            self._watch()
+            acks = self._federation.acks
+            self.absent[broker_id] = Absent(filters, acks.lacked_from(broker_id), self._node.now)
+            self._watch()  # before the log is free to drop what was kept for that broker
+            acks.parted(broker_id)
         self.tail.changed()
         if self.tail.usable:
             self.tail.flush()  # whoever starts next as this broker has to know

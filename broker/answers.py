@@ -94,9 +94,11 @@ class Answers:
             federation.absents.tail.read(frame, lambda entries: self._from_tail(asked, entries, top))
 
     def _from_log(self, asked: Asked, now: float) -> None:
-        relay = self._federation.relay
+        federation = self._federation
+        relay = federation.relay
         top = relay.vector[asked.key].top
-        numbers, looked = numbers_at(relay.log.latest(), asked.key, asked.times, top)
+        past = federation.positions.past if asked.key == relay.key and relay.log.begin else None
+        numbers, looked = numbers_at(relay.log.latest(), asked.key, asked.times, top, past)
         found: list[Entry] = []
         if asked.lacks:
             found = relay.log.those({asked.key: asked.lacks}, now - limits.LOG_AGE)

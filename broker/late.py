@@ -60,7 +60,7 @@ class Late:
         self._asked: dict[bytes, Ranges] = {}  # origin -> what it offers
         federation.listings.receive(OFFER, self._offer_received)
         federation.listings.receive(LACK, self._lack_received)
-        federation.listings.receive(PIECE, self._piece_received)
+        federation.listings.receive(PIECE, self._piece_received, pieces=4)
 
     # ---------------------------------------------------------------- the origin
 

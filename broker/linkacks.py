@@ -92,11 +92,15 @@ class LinkAcks:
         elif known is not None:
             self.parted(broker_id)
 
-    def parted(self, broker_id: bytes) -> int:
-        """Keep the log for a broker no longer; return from where on it may lack messages."""
-        found = self._parted.pop(broker_id, None)
-        self._settle()
+    def lacked_from(self, broker_id: bytes) -> int:
+        """Return from which position on a broker may lack messages."""
+        found = self._parted.get(broker_id)
         return self._log.begin if found is None else found[0]
+
+    def parted(self, broker_id: bytes) -> None:
+        """Keep the log for a broker no longer."""
+        self._parted.pop(broker_id, None)
+        self._settle()
 
     def _settle(self) -> None:
         """Tell the log up to where it is free to drop, and let publishers go on if that made room."""

@@ -39,6 +39,12 @@ KNOWN = 0x20
 SHORT = 1024
 """bytes; longer messages are not sent behind what waits for a slow link."""
 
+FIRST = bytes(4)
+"""Number of a first piece."""
+
+MAX_WHOLES = 10_000
+"""whose pieces pass through here are remembered; of more, the rest of what is on its way may be asked for again."""
+
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
 
@@ -63,8 +69,8 @@ class Listings:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
-        "_changed", "_federation", "_links", "_next_check", "_posted", "_receivers", "_tell_at", "_watchers", "arriving",
-        "directory", "gone", "on_way", "on_went", "records",
+        "_changed", "_federation", "_links", "_next_check", "_passed", "_piece_at", "_posted", "_receivers", "_tell_at",
+        "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -77,6 +83,8 @@ class Listings:
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._receivers: dict[int, Receiver] = {}
+        self._piece_at: dict[int, int] = {}  # by kind: where the number of the whole is, ahead of that of the piece
+        self._passed: dict[bytes, tuple[bytes, bool]] = {}  # receiver, sender, kind -> number of the last, was it passed on
         self._next_check = 0.0
         self.gone: bytes | None = None
         """The broker that the tree has lost, while that is told; it may have come back since."""
@@ -93,9 +101,12 @@ class Listings:
         """Tell `watcher` of all entries whose key begins with this byte."""
         self._watchers.setdefault(prefix, []).append(watcher)
 
-    def receive(self, kind: int, receiver: Receiver) -> None:
-        """Give what is sent to this broker with this kind (0 to 255) to `receiver`."""
+    def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
+        """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it comes in pieces, and the body
+        says there, in 4 bytes each, of what whole it is one, and which."""
         self._receivers[kind] = receiver
+        if pieces is not None:
+            self._piece_at[kind] = 18 + pieces
 
     def post(self, key: bytes, value: bytes = b"") -> None:
         """Put an entry into our listing. Raises ValueError beyond its limits."""
@@ -273,9 +284,7 @@ class Listings:
             return False
         if kind & LIVE and not (link.live or on_overlay):
             return False
-        waiting = link.conn.backlog_bytes if kind & BEHIND else 0
-        most = limits.PIECES_BACKLOG if len(message) > SHORT else max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG)
-        if waiting > most:
+        if kind & BEHIND and not self._has_room(link, message):
             self._federation.count("routed_dropped")
             return False
         if kind & KNOWN:
@@ -290,3 +299,22 @@ class Listings:
             link.add_record(ROUTED, message)
             self._changed = True
         return True
+
+    def _has_room(self, link: Link, message: bytes) -> bool:
+        """Whether a message goes behind what waits for a link. Of what comes in pieces the first one decides: what is large
+        fills the queue of a slow link itself, and without its end it would be asked for, and sent, for ever."""
+        waiting = link.conn.backlog_bytes
+        if waiting > max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG):
+            return False
+        room = waiting <= limits.PIECES_BACKLOG
+        at = self._piece_at.get(message[17])
+        if at is None:
+            return room or len(message) <= SHORT
+        whose, number = message[:16] + message[17:18], message[at : at + 4]
+        known = self._passed.get(whose)
+        if message[at + 4 : at + 8] == FIRST or known is None or known[0] != number:
+            if len(self._passed) >= MAX_WHOLES:
+                self._passed.clear()
+            self._passed[whose] = (number, room)
+            return room
+        return known[1]

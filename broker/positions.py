@@ -4,8 +4,10 @@ A subscription begins behind all numbers of each origin that have been at this b
 the feed of an origin is not whole: what was published before may be anywhere. So the question to the origin (`broker.streams`)
 tells when these subscriptions began, and the answer says which number was the newest one then, ahead of all that is delivered.
 Who has confirmed the subscription has said that number then (`broker.propagation`), and is not asked.
-Times are told in the origin's clock: each answer says what it showed, some time between question and answer. With
-flooding nobody is asked: who replays messages to a neighbour says how old they are, and all behind that are told.
+Times are told in the origin's clock: each answer says what it showed, some time between question and answer. What the origin
+published before then it finds in its log, or, where that does not go back so far, in the numbers that it had at times (`Past`).
+Who replays messages to a neighbour says how old they are, and all behind that are told: with flooding, where nobody is asked, and
+for an origin that does not answer. As long as nobody has said where a subscription begins, it gets what comes.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
@@ -16,8 +18,10 @@ flooding nobody is asked: who replays messages to a neighbour says how old they 
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -52,6 +56,12 @@ ASKED = 1000
 """questions whose time is kept, for all origins."""
 
 
+NOTED, NOTES = 0.1, 2048
+"""s between two notes of our newest number, and how many there are,"""
+
+NOTED_OLD, OLD_NOTES = 10.0, 512
+"""and the same of those that are older: as long as a broker may be away."""
+
 ADOPTED = (-1, 0)
 """State of a start that was made at another broker."""
 
@@ -75,13 +85,41 @@ class Start:
         return self.state == ADOPTED
 
 
+class Past:
+    """The newest number that was published here at times of the past."""
+
+    __slots__ = ("_notes", "_old")
+
+    def __init__(self) -> None:
+        self._notes: deque[tuple[float, int]] = deque()
+        self._old: deque[tuple[float, int]] = deque(maxlen=OLD_NOTES)
+
+    def note(self, number: int, now: float) -> None:
+        """Note the newest number."""
+        notes, old = self._notes, self._old
+        if notes and (number == notes[-1][1] or now < notes[-1][0] + NOTED):
+            return
+        notes.append((now, number))
+        if len(notes) > NOTES:
+            first = notes.popleft()
+            if not old or first[0] >= old[-1][0] + NOTED_OLD:
+                old.append(first)
+
+    def before(self, at: float) -> int:
+        """Return a number that had been published at a time (s): the newest one that was noted."""
+        notes = self._notes if self._notes and self._notes[0][0] <= at else self._old
+        index = bisect_right(notes, at, key=itemgetter(0))
+        return notes[index - 1][1] if index else 0
+
+
 class Positions:
     """The starts of the last minutes, and the clocks of origins."""
 
-    __slots__ = ("_asked", "_clocks", "_node", "_starts", "records")
+    __slots__ = ("_asked", "_clocks", "_node", "_starts", "past", "records")
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.past = Past()
         self._starts: deque[Start] = deque()
         self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
         self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
@@ -163,11 +201,6 @@ class Positions:
         highest = self._node.federation.repeats.highest
         highest[key] = max(highest.get(key, 0), number)
 
-    def gone(self, key: bytes, top: int) -> None:
-        """Note that an origin does not answer, and up to which number everything is delivered that has come meanwhile."""
-        if starts := self._open(key):
-            self.raised(key, starts, top)
-
     def _open(self, key: bytes) -> list[Start]:
         return [start for start in self._starts if key in start.open or (key not in start.tops and not start.adopted)]
 
@@ -233,11 +266,11 @@ class Positions:
         known = self._clocks.get(key)
         return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 
-    # ---------------------------------------------------------------- flooding
+    # ---------------------------------------------------------------- what is replayed
 
     def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
-        if not self._node.federation.streams.active and entries:
+        if entries:
             link.send_behind(AGES, b"\0\0" + encode_ages(entries, now))
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
@@ -269,12 +302,17 @@ class Positions:
             ]
             at = end
             window = self._node.relay.vector.get(key)
-            for start in self._starts:
-                if start.adopted or window is None:
+            if window is None:
+                continue
+            for start in self._starts if window.stream is None else self._open(key):
+                if start.adopted:
                     continue  # it began earlier, elsewhere
-                older = [number for came, number in points if came <= start.at]
-                if older and (holes or max(older) > window.top):  # else it has been here
-                    self.raised(key, [start], max(older))
+                last = max((number for came, number in points if came <= start.at), default=0)
+                if window.stream is not None:
+                    if last > start.tops.get(key, 0):
+                        self.raised(key, [start], last, settled=False)  # the origin may say that it is even later
+                elif last and (holes or last > window.top):  # else it has been here
+                    self.raised(key, [start], last)
 
 
 def encode_ages(entries: list[Entry], now: float) -> bytes:
@@ -308,9 +346,11 @@ def answer_of(numbers: list[int], now: float) -> bytes:
     return head + b"".join(number.to_bytes(6, "big") for number in numbers)
 
 
-def numbers_at(latest: Iterable[Entry], key: bytes, times: list[float], top: int) -> tuple[list[int], int]:
+def numbers_at(
+    latest: Iterable[Entry], key: bytes, times: list[float], top: int, past: Past | None = None
+) -> tuple[list[int], int]:
     """Return the newest number of an origin at each time (s), and how many entries were looked at. `latest`: entries, the newest
-    first; `top`: the newest number now."""
+    first; `top`: the newest number now; `past`: asked for times to which they do not go back, None: they have everything."""
     found = [top] * len(times)
     waiting = sorted(range(len(times)), key=lambda index: times[index])
     looked = 0
@@ -322,6 +362,6 @@ def numbers_at(latest: Iterable[Entry], key: bytes, times: list[float], top: int
             while waiting and entry.at <= times[waiting[-1]]:
                 found[waiting.pop()] = top
             top = entry.sequence - 1
-    for index in waiting:  # longer ago than the log goes back
-        found[index] = top
+    for index in waiting:  # longer ago than they go back
+        found[index] = top if past is None else min(top, past.before(times[index]))
     return found, looked

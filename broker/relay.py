@@ -424,7 +424,8 @@ class Relay:
     # ---------------------------------------------------------------- time
 
     def tick(self, now: float) -> None:
-        """Forget what is too old, once a second."""
+        """Note how far we are, and forget what is too old, once a second."""
+        self.federation.positions.past.note(self.own.top, now)
         if now < self._next_sweep:
             return
         self._next_sweep = now + 1.0

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from broker.streams import Streams
 
 RETRY, RETRY_MOST = 0.1, 2.0
-"""s until an origin is asked again; twice as long each time."""
+"""s until an origin is asked again; twice as long each time. Not sooner than in twice the time that its last answer took: what is
+sent again meanwhile only makes the next one slower."""
 
 Found = tuple["Message", "Choice | None"]
 """A message that an answer brought, and who of shared subscriptions gets it."""
@@ -42,10 +43,11 @@ class Held:
 class Question:
     """What an origin was asked for, and what has come of its answer."""
 
-    __slots__ = ("again", "asked", "parts", "size")
+    __slots__ = ("again", "asked", "at", "parts", "size")
 
-    def __init__(self, asked: Ranges) -> None:
+    def __init__(self, asked: Ranges, at: float) -> None:
         self.asked = asked
+        self.at = at  # s
         self.parts: list[bytes] = []
         self.size = 0  # bytes of these
         self.again = False  # the way broke once more since

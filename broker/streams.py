@@ -84,7 +84,7 @@ class Streams:
         listings.watch(ROUTING[:1], self._posted)
         listings.on_way.append(self._way_changed)
         listings.receive(ANSWER, self._answer_received)
-        listings.receive(PIECE, self._answer_received)
+        listings.receive(PIECE, self._answer_received, pieces=12)
         listings.receive(BREAK, self._break_received)
         listings.receive(CHANGED, self._changed_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
@@ -341,22 +341,20 @@ class Streams:
     def _set_free(self, stream: Stream, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it comes."""
         stream.free = True
-        top, here = self._settle_all(stream)
+        here = self._settle_all(stream)
         stream.owe(subtract(stream.refused, here))
         stream.refused = []
-        self.federation.positions.gone(stream.key, top)
         self.release.begin(stream, now)
 
-    def _settle_all(self, stream: Stream) -> tuple[int, Ranges]:
-        """Have all that waits delivered, and take what is missing before it whenever it comes. Returns the last number, and which
-        ones wait."""
+    def _settle_all(self, stream: Stream) -> Ranges:
+        """Have all that waits delivered, and take what is missing before it whenever it comes. Returns which numbers wait."""
         begin = max(stream.done, stream.settled)
         here = merge([(held.first, held.first + held.count - 1) for held in stream.waiting])
         top = max(stream.window.top, here[-1][1] if here else 0)
         if top > begin:
             stream.owe(subtract([(begin + 1, top)], here))
             stream.settled = top
-        return top, here
+        return here
 
     def unsettled(self) -> bool:
         """Whether something may be missing here that is about to come."""
@@ -370,7 +368,7 @@ class Streams:
 
     def _ask(self, stream: Stream, now: float) -> None:
         self._number = self._number + 1 & 0xFFFFFFFF
-        question = stream.questions[self._number] = Question(stream.lacks())
+        question = stream.questions[self._number] = Question(stream.lacks(), now)
         if len(stream.questions) > MAX_QUESTIONS:
             del stream.questions[next(iter(stream.questions))]
         stream.ask_at = now + stream.pause
@@ -428,7 +426,7 @@ class Streams:
         later = listing is not None and listing.boot > stream.boot
         if more or question.again or (stream.window.top > top and not later):
             self.release.begin(stream, now)
-            stream.pause = RETRY
+            stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
             if (more and top > before) or all(newer.again for newer in stream.questions.values()):
                 if stream.next_held() is None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.answers import ANSWER, PIECE
+from broker.listings import Listings
+from broker.streams import PATIENCE
 from tests.sim.test_moving import Client, Row
 
 RATE = 0.01
@@ -111,3 +114,26 @@ def test_a_second_filter_begins_later() -> None:
     assert got == sorted(set(got))
     assert not feed.since(since) - set(got)
     assert not set(got) - feed.since(since - 0.02)
+
+
+def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody says where a subscription begins that was made in a split; neighbours replay what is missing, and how old it is."""
+    row = Row(3, routing="interest", meshed=True)
+    feed = Feed(row, 0)
+    row.connect(1, "other").subscribe("a")
+    row.world.partition([[2]])
+    row.run(2.5)
+    client, since = subscribed(row, 2)
+    row.run(1.0)
+    route = Listings._route
+    lost = {ANSWER, PIECE}
+    monkeypatch.setattr(Listings, "_route", lambda self, message: message[17] not in lost and route(self, message))
+    row.world.heal()
+    row.run(PATIENCE + 5.0)
+    got = set(client.payloads)
+    assert len(feed.since(since)) - len(got) < 50, "those on their way to who waits for what is before them"
+    lost.clear()
+    row.join()
+    feed.end()
+    assert not feed.since(since) - set(client.payloads), "lost"
+    assert not set(client.payloads) - feed.since(since - 0.1), "from before"

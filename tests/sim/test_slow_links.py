@@ -6,7 +6,7 @@ import pytest
 
 from broker import limits
 from tests.sim.clients import SimClient
-from tests.sim.test_federation import Event, Scene, part
+from tests.sim.test_federation import Event, Scene, kill, part, start
 
 MBIT = 125_000.0
 """bytes/s"""
@@ -78,6 +78,14 @@ def test_messages_larger_than_all_that_may_wait() -> None:
     assert len(scene.clients[0].got) == 4
     assert counters(scene, "links_closed") == counters(scene, "log_lost") == 0
     assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 3 * 51 * MB
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_large_messages_are_asked_for_over_a_slow_link(routing: str) -> None:
+    """The broker that had them in its queue is killed. An answer comes in pieces, faster than the next link takes them."""
+    scene = SlowLink(1, 3, 20 * MBIT, 2, 5 * MB, [(2.5, kill(1)), (3.5, start(1))], routing=routing)
+    assert not scene.run().violations
+    assert len(scene.clients[0].got) == 4
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])

@@ -15,6 +15,8 @@ from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.world import Host
 
 MB = 1_000_000
+MBIT = 125_000.0
+"""bytes/s"""
 ROUTINGS = ["flood", "interest", "topic"]
 
 
@@ -175,6 +177,32 @@ def test_both_are_killed(routing: str) -> None:
     scene.kept = True
     played(scene, 14.0).check(order=routing != "flood")
     assert scene.counted("log_lost") == 0
+
+
+class Slow(Away):
+    """Three in a row, the last link of which is slow, and one that publishes small messages in the middle."""
+
+    def build(self) -> None:
+        self.chain = True
+        super().build()
+        self.world.limit_rate(1, 2, 20 * MBIT)
+        self.quick = self._client("quick", self.hosts[1], clean=True)
+
+    def traffic(self) -> None:
+        super().traffic()
+        for number in range(300):
+            self.world.after(self.begin + number * 0.005, self.quick.burst, "large/quick", 1, 20, 50)
+
+
+@pytest.mark.parametrize("routing", some("topic"))
+def test_what_was_on_its_way_over_a_slow_link_that_is_cut(routing: str) -> None:
+    """The log has kept more for that neighbour than it may have for one that is away; from one moment to the next it is."""
+    scene = Slow(3, 2, 20 * MB, 0.05, [(3.0, part((0, 1), (2,))), (5.7, part())], routing=routing)
+    scene.length = 8.0
+    scene.run()
+    quick = {s.number for s in scene.ledger.sent if s.topic == "large/quick" and s.acked is not None}
+    assert len(quick) == 6000
+    assert quick <= {one.number for one in scene.readers[-1].got}
 
 
 def lost(scene: Away) -> int:

@@ -14,7 +14,7 @@ from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.node import Node
 from broker.origin import origin_key
-from broker.positions import MOST, answer_of, numbers_at, times_of
+from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, Past, answer_of, numbers_at, times_of
 from broker.wire.errors import MalformedPacket
 from tests.unit.link_harness import FAR, Neighbour, message
 from tests.unit.node_harness import World
@@ -40,6 +40,44 @@ def test_the_newest_number_at_each_time(published: list[tuple[bytes, int]], time
     found, looked = numbers_at(log.latest(), KEY, [float(at) for at in times], numbers[KEY])
     assert found == [sum(at <= time for at in own) for time in times]
     assert looked <= len(published)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.floats(0.0, 20.0))
+def test_numbers_of_the_past(published: list[int], at: float) -> None:
+    """What is told had been published then, and lacks no more than what was published since the look before."""
+    past = Past()
+    top, known = 0, [0]
+    for tick, count in enumerate(published):
+        past.note(top, tick * 2 * NOTED)
+        top += count
+        known.append(top)
+    if published:
+        tick = min(int(at / (2 * NOTED)), len(published) - 1)
+        assert known[tick] <= past.before(at) <= known[tick + 1]
+
+
+def test_the_past_is_bounded() -> None:
+    """However long somebody publishes; the last minutes are known well, the hour before roughly."""
+    past = Past()
+    for tick in range(50_000):
+        past.note(tick, tick * 2 * NOTED)
+    assert len(past._notes) + len(past._old) <= NOTES + OLD_NOTES
+    now = 49_999 * 2 * NOTED
+    for ago, off in ((0.0, 1), (1.0, 1), (120.0, 1), (400.0, 1), (600.0, 51), (3600.0, 51)):
+        assert 0 <= (now - ago) / (2 * NOTED) - past.before(now - ago) <= off
+    assert past.before(-1.0) == 0
+
+
+def test_what_has_left_the_log_may_be_newer() -> None:
+    """Where the log does not go back to a time, what it had then is not known from it."""
+    log = MessageLog(Counters(), 1)
+    past = Past()
+    for number in range(1, 51):
+        past.note(number - 1, number)
+        log.append(Entry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number)))
+    assert len(log) == 1
+    assert numbers_at(log.latest(), KEY, [20.5, 49.5, 50.0], 50, past)[0] == [19, 48, 50]
+    assert numbers_at(log.latest(), KEY, [20.5], 50)[0] == [49]
 
 
 def met() -> World:

@@ -124,8 +124,8 @@ class Asking:
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
         directory = SimpleNamespace(listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20)))
         self.listings: Any = SimpleNamespace(
-            directory=directory, post=lambda *_: None, watch=lambda *_: None, receive=lambda *_: None, on_way=[], arriving=NEAR,
-            send=lambda broker_id, kind, body: self.sent(body),
+            directory=directory, post=lambda *_: None, watch=lambda *_: None, receive=lambda *_, **__: None, on_way=[],
+            arriving=NEAR, send=lambda broker_id, kind, body: self.sent(body),
         )  # fmt: skip
         relay = SimpleNamespace(vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ()))
         federation: Any = SimpleNamespace(
@@ -196,6 +196,17 @@ def test_more_is_asked_for_once() -> None:
     assert len(asking.asked) == 3
     asking.answer(asking.asked[-1], 9)
     assert (asking.stream.done, asking.stream.source) == (9, NEAR)
+
+
+def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
+    """What is sent twice makes the next answer slower."""
+    asking = Asking()
+    for took, pause in ((0.01, 0.1), (0.5, 1.0), (60.0, 2.0)):
+        number = asking.ask()
+        asking.stream.questions[number].at = 1.0 - took
+        asking.answer(number, asking.stream.done + 5, flags=3)
+        assert asking.stream.ask_at == 1.0 + pause
+    assert len(asking.asked) == 6
 
 
 def test_questions_are_bounded() -> None:
