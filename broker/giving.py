@@ -18,7 +18,7 @@ from broker import limits
 from broker.listings import BEHIND, CLIENT
 from broker.origin import LAST, Ranges, Vector, Window, decode_vector, merge, roughly, split_key, subtract
 from broker.ownership import KEPT, Entry, decode_entry, digest
-from broker.parts import Sending, split
+from broker.parts import PART_SIZE, Sending, split
 from broker.session import Session
 from broker.sessionstate import Item, SessionState, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
@@ -259,7 +259,10 @@ class Giving:
         export.at = now
         data = export.rest if request == REST else export.data
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            self._federation.listings.send(sender, PART, say(request, stamp, client_id, part))
+            if not self._federation.listings.send(sender, PART, say(request, stamp, client_id, part)):
+                export.sending.refused(at)
+                return
+            at += PART_SIZE
 
     def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
         client_id = session.client_id

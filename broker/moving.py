@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.clock import LOGICAL
 from broker.fanout import Delivery
 from broker.giving import (
     ANSWER,
@@ -84,6 +85,8 @@ COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
 """s for what publishers' brokers sent to the holder, before they knew what the session wants here, to get there."""
+SPREAD = 40503
+"""Factor that spreads times over packet identifiers: 65536 / 1.618."""
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
@@ -189,6 +192,9 @@ class Moving:
         """Tell the others of a client that is connected. `resumed`: its session was there before, here or elsewhere."""
         if self.active:
             self._giving.came(session.client_id)
+            if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
+                # Its client may come to an older one before they are one: what it has of that must not be taken for this one's.
+                session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
 
     def _post(self, session: Session, resumed: bool) -> None:
@@ -228,9 +234,9 @@ class Moving:
 
     # ---------------------------------------------------------------- sessions elsewhere
 
-    def _elsewhere(self, client_id: str) -> list[tuple[bytes, Entry]]:
+    def _elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
         """Return the sessions that a client id has at other brokers. A broker whose link stands lives, though the tree may be
-        about to find another way to it."""
+        about to find another way to it. `away`: also at those that are not there."""
         key = CLIENT + client_id.encode()
         found = [
             (listing.id, entry)
@@ -238,7 +244,7 @@ class Moving:
             if (value := listing.entries.get(key)) is not None
             and (entry := decode_entry(value)) is not None
             and not entry.flags & GONE
-            and self._lives(listing.id)
+            and (away or self._lives(listing.id))
         ]
         if (given := self._giving.given(client_id)) is not None:
             found.append(given)  # its new holder has not told of it yet

@@ -4,7 +4,8 @@
 
 The receiver asks for WINDOW parts at a time, from where it is, and repeats that until something comes. Parts are sent
 behind messages, and may wait for minutes on a slow link; so a request that is repeated brings no part once more while others
-arrive, and one only when nothing has arrived for a while, twice as long each time.
+arrive, and one only when nothing has arrived for a while, twice as long each time. Those for which too much waited for the link
+were not sent: the next request brings them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Sending:
 
     def due(self, request: int, at: int, now: float) -> int:
         """Return how many parts a request for those from `at` on brings at `now` (s)."""
-        if request != self._request or not self._begin <= at < max(self._end, 1):
+        if request != self._request or not self._begin <= at < self._end:
             self._request, self._begin, self._end = request, at, at + WINDOW * PART_SIZE
             self._reached, self._at, self._pause = at, now, AGAIN
             return WINDOW
@@ -106,6 +107,10 @@ class Sending:
         self._at, self._pause = now, min(2 * self._pause, AGAIN_MOST)
         self._begin, self._end = at, at + PART_SIZE
         return 1
+
+    def refused(self, at: int) -> None:
+        """Note that the link took no parts from `at` on: the next request brings them."""
+        self._end = at
 
 
 def split(data: bytes, number: int, at: int, most: int) -> Iterator[bytes]:

@@ -293,6 +293,9 @@ class Strain(Schedule):
             for session in node.sessions.values():
                 if session.conn is not None and (session.queue or session.inflight):
                     return f"{len(session.queue)} messages wait for {session.client_id} at {host.name}"
+            merges, via = node.federation.moving.merging._merges, node.federation.listings.directory.via
+            if any(via(merge.holder) is not None for merge in merges.values()):
+                return f"{host.name} merges sessions"
             waits = sum(len(stream.waiting) for stream in node.federation.streams._all())
             if waits:
                 return f"{host.name} holds {waits}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.listings import CLIENT
+from broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed
@@ -172,3 +173,17 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
     settle(row, feed)
     judge(feed, first, second)
     assert row.node(2).counters.sessions_merged == 1
+
+
+def test_a_new_session_counts_its_packets_elsewhere() -> None:
+    """Before both are one, its client may be told of the older one: what it has of one must not be taken for the other's."""
+    row, first, feed = parted(Row(3, routing="topic", meshed=True))
+    second = row.connect(2)
+    second.subscribe("a")
+    row.run(0.5)
+    ids = [{p.packet_id for p in client.packets if isinstance(p, Publish)} for client in (row.connect(1), second)]
+    assert all(ids)
+    assert not ids[0] & ids[1]
+    assert first
+    row.world.heal()
+    settle(row, feed)

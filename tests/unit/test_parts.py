@@ -68,3 +68,14 @@ def test_nothing_is_sent_again_while_parts_arrive() -> None:
     sending = Sending()
     sent = sum(sending.due(1, int(now / 3.6) * PART_SIZE, now / 4) for now in range(int(3.6 * WINDOW)))
     assert sent == WINDOW
+
+
+@pytest.mark.parametrize("refused", [0, 1, 5])
+def test_what_a_link_refused_is_sent_with_the_next_request(refused: int) -> None:
+    sending = Sending()
+    assert sending.due(1, 0, 0.0) == WINDOW
+    sending.refused(refused * PART_SIZE)
+    for part in range(refused):  # these are on their way
+        assert not sending.due(1, part * PART_SIZE, 0.25)
+    assert sending.due(1, refused * PART_SIZE, 0.5) == WINDOW
+    assert not sending.due(1, refused * PART_SIZE, 0.75)
