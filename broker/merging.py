@@ -353,8 +353,7 @@ class Merging:
         ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
-                if self.offers(session, entry.key, number):
-                    self._node.moving.offer(session, message)
+                self._node.moving.offer(session, entry.key, number, message)
 
     def put_back(self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState) -> Session:
         """Make an older session again that was added to a newer one, as the newer one does not come."""

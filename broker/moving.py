@@ -518,8 +518,7 @@ class Moving:
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
-            if self.merging.offers(session, key, number):
-                self.offer(session, message)
+            self.offer(session, key, number, message)
         return True
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
@@ -530,12 +529,13 @@ class Moving:
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message
 
-    def offer(self, session: Session, message: Message) -> None:
-        """Deliver what comes from a log."""
+    def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
+        """Deliver what comes from a log, if it is for a session that has not got it. What is not for it is not noted: an older
+        session may have it, and be added."""
         topic = message.topic.decode()
         wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, topic)]
         permitted = session.permissions is None or session.permissions.may_receive(topic)
-        if wanted and permitted and not message.topic.startswith(b"$"):
+        if wanted and permitted and not message.topic.startswith(b"$") and self.merging.offers(session, key, number):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
@@ -561,8 +561,7 @@ class Moving:
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
-            if self.merging.offers(session, key, number):
-                self.offer(session, message)
+            self.offer(session, key, number, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)

@@ -187,3 +187,21 @@ def test_a_new_session_counts_its_packets_elsewhere() -> None:
     assert first
     row.world.heal()
     settle(row, feed)
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> None:
+    """The newer one moves. Its taker's log has messages that its holder had not been offered, and that are not for it."""
+    row, first, feed = parted(Row(4, routing=routing, meshed=True))
+    row.client(3, "other").subscribe("a")  # so that they come there
+    row.world.slowest = 0.03
+    second = row.connect(2)
+    second.subscribe("b")
+    row.run(0.5)
+    third = row.connect(3)
+    assert third.present
+    row.world.heal()
+    row.until(lambda: row.node(3).counters.sessions_merged, 20.0)
+    merged = row.world.now
+    feed.end()
+    judge(feed, first, second, third, until=merged - 0.3)

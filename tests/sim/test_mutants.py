@@ -81,10 +81,11 @@ def delivers_again(patch: Patch) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
     offer = Moving.offer
 
-    def wrong(self: Moving, session: Session, message: Any) -> None:
-        offer(self, session, message)
+    def wrong(self: Moving, session: Session, key: bytes, number: int, message: Any) -> None:
+        offer(self, session, key, number, message)
         if message.qos == 2:
-            offer(self, session, message)
+            self.merging._offered.get(session, {}).get(key, set()).discard(number)
+            offer(self, session, key, number, message)
 
     patch.setattr(Moving, "offer", wrong)
 
