@@ -47,8 +47,8 @@ LATE = 10.0
 """s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
 longer, and what is held from them until it ends comes from the log."""
 WHOLE_TIME = 3.0
-"""s after the begin of a move in which we wait until what comes here is whole, before we say what came since: longer than it
-takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
+"""s since the taker asks what came since in which we wait until what comes here is whole: longer than it takes to notice that a
+neighbour is silent (2 s), and to ask again (seed 7004453). Until it asks some seconds may have passed (`broker.propagation`)."""
 COMPLETE_TIME = 5.0
 """s for which a session that is merged waits for what was published before the newer one subscribed."""
 EXPORT_TIME = 30.0
@@ -88,7 +88,7 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
+    __slots__ = ("asked", "at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
 
     def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
         self.taker = taker
@@ -100,6 +100,7 @@ class Export:
         self.rest = b""
         self.merged = False  # encoded for a broker that has a newer session
         self.began = self.at = at  # s; of the last request
+        self.asked = 0.0  # s; of the first one for the rest
         self.sending = Sending()
 
 
@@ -248,7 +249,10 @@ class Giving:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
         if request == REST and not export.rest:
-            if self._federation.streams.unsettled() and now < export.began + WHOLE_TIME:
+            if not export.asked:
+                export.asked = now
+            longest = min(export.asked + WHOLE_TIME, export.began + limits.MOVE_LONGEST - limits.MOVE_TIME)
+            if self._federation.streams.unsettled() and now < longest:
                 # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
                 self._answer(sender, COMING, stamp, client_id)
                 return

@@ -315,7 +315,7 @@ class Messages:
             if got.at > late[sent.life]:
                 continue
             seen.add(got.number)
-            if sent.at < client.begun.get(got.session, 0.0):
+            if sent.at < client.begun[got.session]:
                 continue
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
             if last.get(key, -1) > got.number:

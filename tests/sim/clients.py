@@ -136,7 +136,8 @@ class SimClient:
         self.began = 0.0  # s; the last of them
         self.stamp = 0  # that its broker gave it
         self.session = 0  # sessions: grows when the brokers did not keep ours
-        self.begun: dict[int, float] = {}  # when each of them had its subscriptions
+        self.begun: dict[int, float] = {}  # when each of them had its subscriptions; as long as it has none, when it began
+        self._unsubscribed = False
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
         self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
         self.forked = False  # there are cuts, after which it may have several sessions for a moment
@@ -338,8 +339,8 @@ class SimClient:
             self.errors.append("Session Present without a session")
         if self.doubt or not packet.session_present:
             self.session += 1  # for the checkers: perhaps an older one that has not seen what came to the last one
-            if packet.session_present:
-                self.begun[self.session] = self.world.now
+            self.begun[self.session] = self.world.now
+            self._unsubscribed = not packet.session_present
             self.holders = set()
         self.holders.add(self.life)
         self.places.add(self.life)
@@ -376,7 +377,9 @@ class SimClient:
         self._send(Subscribe(packet_id, requests))
 
     def _subscribed(self, packet: Suback) -> None:
-        self.begun.setdefault(self.session, self.world.now)
+        if self._unsubscribed:
+            self.begun[self.session] = self.world.now
+            self._unsubscribed = False
         for request, code in zip(self._subscribing.pop(packet.packet_id), packet.codes, strict=True):
             if code > 2:
                 self.errors.append(f"subscription to {request.filter} refused: {code:#x}")

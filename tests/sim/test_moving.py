@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from broker import limits
+from broker.giving import WHOLE_TIME
 from broker.moving import SLICE
 from broker.node import Node
+from broker.propagation import Propagation
+from broker.streams import Streams
 from broker.wire import (
     Connack,
     Connect,
@@ -493,3 +496,24 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> No
     row.until(lambda: row.node(0).counters.log_trimmed)
     row.world.heal()
     judge_crowded(row, waiting, publisher)
+
+
+def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The taker has waited for a broker that hangs before; then the holder still waits until what comes to it is whole."""
+    row = Row(routing="topic")
+    client = row.connect(1)
+    client.subscribe("a")
+    client.cut()
+    taker, holder = row.node(2), row.node(1)
+
+    def expect(self: Propagation, filters: Iterable[str], then: Callable[[float], None]) -> bool:
+        taker.schedule(taker.now + 4.0, then)
+        return True
+
+    monkeypatch.setattr(Propagation, "expect", expect)
+    monkeypatch.setattr(Streams, "unsettled", lambda self: self.federation is holder.federation)
+    began = row.world.now
+    back = row.client(2)
+    row.until(lambda: back.connacks, 10.0)
+    assert back.present
+    assert row.world.now >= began + 4.0 + WHOLE_TIME
