@@ -59,6 +59,7 @@ from broker.message import Message, size_of
 from broker.origin import Vector, Window, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added, Parts
+from broker.sequence_set import find
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.spared import Spared
@@ -554,7 +555,8 @@ class Moving:
         session = pull.session
         if session is None:
             return
-        found = {(key, sequence): message for key, sequence, message in read_link_messages(data, now)}
+        rest = read_link_messages(data, now)
+        found = {(key, sequence): message for key, sequence, message in rest if not self._held(key, sequence)}
         self._had(session, found)
         found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, pull.began - LATE)}
         # What has come here already is in the log, and has to be sorted with what is older.
@@ -565,6 +567,14 @@ class Moving:
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
+
+    def _held(self, key: bytes, sequence: int) -> bool:
+        """Whether a message is here and comes to everybody here when what is before it has come. A holder that has waited for
+        that for too long tells of it, too."""
+        window = self._node.relay.vector.get(key)
+        if window is None or window.stream is None or sequence <= window.stream.done or window.missing(sequence):
+            return False
+        return find(window.history, sequence, sequence) < 0
 
     # ---------------------------------------------------------------- taking: the end
 

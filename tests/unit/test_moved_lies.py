@@ -10,11 +10,13 @@ import pytest
 from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, say
 from broker.listings import CLIENT, PACE
 from broker.message import Message
+from broker.origin import origin_key
 from broker.ownership import ANONYMOUS, GONE, KEPT, Entry, decode_entry
 from broker.parts import WHERE
 from broker.records import DIRECTORY, HEARD, ROUTED, TOLD
 from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
-from broker.wire import Connack, Property
+from broker.streams import STRANGER
+from broker.wire import Connack, Property, Publish
 from broker.wire.errors import MalformedPacket
 from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
 from tests.unit.journal_harness import Durable
@@ -29,9 +31,10 @@ class Holder:
     """A neighbour that says that it has the session of `k`."""
 
     def __init__(
-        self, state: bytes, rest: bytes, *, meanwhile: Callable[[Durable], object] = lambda _: None, **config: Any
-    ) -> None:
-        """`meanwhile`: what happens here before the holder says that it has forgotten the session."""
+        self, state: bytes, rest: bytes, *, passed: bytes = b"", meanwhile: Callable[[Durable], object] = lambda _: None,
+        **config: Any,
+    ) -> None:  # fmt: skip
+        """`passed`: messages that come over the link; `meanwhile`: what happens before the holder has forgotten the session."""
         self.world = Durable(discovery="static", **config)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
@@ -53,6 +56,8 @@ class Holder:
             for told in self.neighbour.records(TOLD):  # what the session wants here is known everywhere
                 self.neighbour.send(ping((HEARD, told[:8] + told[20:] + bid(101) + bytes((0, 0, 0, 1)) + bytes(6))))
             self.world.advance(0.2)
+            if what == TAKE and passed:
+                self.neighbour.send(passed)
         self.written = copy_of(self.world.files)
         meanwhile(self.world)
         self.say(ANSWER, say(ENDED, pull.stamp, "k"))
@@ -101,6 +106,23 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
     (entry,) = [decode_entry(v) for k, v in world.node.federation.listings.directory.own.entries.items() if k == CLIENT + b"k"]
     assert entry is not None
     assert entry.flags == GONE  # as long as the holder tells of the older one
+
+
+def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
+    """It is here, and waits for older messages: the session gets it when all others here do."""
+    key = origin_key(bid(102), 1)
+    third, fifth = message(b"a", b"third", key=key, sequence=3), message(b"a", b"fifth", key=key, sequence=5)
+    holder = Holder(state(), third + fifth, passed=third, routing="interest")
+    stream = holder.world.node.relay.vector[key].stream
+    assert stream is not None
+    assert (stream.done, stream.held_count) == (2, 1)
+
+    def got() -> list[bytes]:
+        return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]
+
+    assert got() == [b"fifth"]
+    holder.world.advance(STRANGER + 0.1)  # so long it waits for what nobody has
+    assert got() == [b"third"]
 
 
 def test_a_message_that_expires_in_a_million_years() -> None:
