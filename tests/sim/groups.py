@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from math import inf
 
 from tests.sim.checkers import Life, Meetings, Messages
 from tests.sim.clients import Ledger, Sent, SimClient, matches
@@ -114,13 +115,14 @@ class Groups:
             return
         if any(c.session != 1 or c.state != "up" or not c.interests or not c.interests[0].qos for c in members):
             return
-        since = min(c.interests[0].since for c in members)
-        reached = {host.index for part in self.world.components() for host in part if any(c.host in part for c in members)}
+        since: dict[int, float] = {}  # by host; brokers that never met exchange nothing
+        for part in self.world.components():
+            if begins := [c.interests[0].since for c in members if c.host in part]:
+                since |= dict.fromkeys((host.index for host in part), min(begins))
         for sent in self.ledger.sent[:probes]:
             if sent.qos and sent.acked is not None and not sent.will and matches(group[1], sent.topic):
                 alive = self.world.hosts[sent.life[0]].life == sent.life and self.world.hosts[sent.life[0]].alive
-                alive = alive and sent.life[0] in reached  # brokers that never met exchange nothing
-                if alive and sent.at > since and sent.number not in received:
+                if alive and sent.at > since.get(sent.life[0], inf) and sent.number not in received:
                     self.world.violation("group lost", f"{group}: message {sent.number} (QoS {sent.qos}) reached no member")
 
     def _matching(self, sent: Sent) -> list[tuple[tuple[str, str], list[SimClient]]]:
