@@ -27,6 +27,7 @@ from routing.topics import matches, split_shared
 if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.log import MessageLog
+    from broker.merging import Brought
     from broker.node import Node
     from broker.spared import Spared
 
@@ -367,7 +368,17 @@ def old_state(node: Node, session: Session, now: float) -> SessionState:
     state = state_of(session, vector_of(has), node.fanout)
     state.given = node.moving.merging.given(session)
     state.origins = origins_of(state.items, has, node.relay.log, now)
+    name_brought(state, node.moving.merging.brought_to(session))
     return state
+
+
+def name_brought(state: SessionState, brought: list[Brought]) -> None:
+    """Tell of retained messages in a session which ones they are that comparisons brought: these are in no log."""
+    left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
+    for index, item in enumerate(state.items if left else ()):
+        topic = item.message.topic
+        if state.origins[index] is None:
+            state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
 
 
 def ranges_of(vector: Vector) -> dict[bytes, Ranges]:

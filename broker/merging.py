@@ -40,6 +40,7 @@ from broker.origin import Ranges, Vector, Window, encode_vector, intersect, subt
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
+from broker.sequence_set import find
 from broker.session import Outgoing, Repeat, Session
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
 from broker.wire.errors import MalformedPacket, WireError
@@ -125,7 +126,7 @@ class Absorbed:
 class Merging:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
-    __slots__ = ("_absorbed", "_brought", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
+    __slots__ = ("_absorbed", "_brought", "_elsewhere", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -133,6 +134,7 @@ class Merging:
         self._merges: dict[tuple[str, bytes], Merge] = {}
         self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
         self._offered: dict[Session, dict[bytes, set[int]]] = {}  # what sessions got from logs and older ones, for as long
+        self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}  # what sessions had where they came from, for as long
         self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
         self._timer: Timer | None = None
         # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
@@ -311,7 +313,8 @@ class Merging:
         for item, known in reversed(waiting):  # what both had is the newest
             content = (item.message.topic, item.message.payload)
             if known is not None:
-                mine = known in numbers or known in offered_here or (trimmed and had(session, here, *known, content[0]))
+                mine = known in numbers or known in offered_here or self._had_elsewhere(session, *known, content[0])
+                mine = mine or (trimmed and had(session, here, *known, content[0]))
                 if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
                     self.offers(session, *known)
                     kept.appendleft(item)
@@ -362,7 +365,7 @@ class Merging:
         session.permissions = permissions
         restore(old, session, node.fanout)
         session.stamp = stamp
-        self.inherit(session, old.given)
+        self.inherit(session, old)
         self._federation.repeats.add(session, only(old.seen, offered(node.relay.vector)))
         node.expire_later(session)
         return session
@@ -372,7 +375,7 @@ class Merging:
         topic = message.topic
         self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
 
-    def _brought_to(self, session: Session) -> list[Brought]:
+    def brought_to(self, session: Session) -> list[Brought]:
         """Return which of these a session got."""
         since = self._node.now - limits.LOG_AGE
         wanted = [(s.start, s.filter) for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
@@ -387,7 +390,7 @@ class Merging:
 
     def note(self, session: Session) -> None:
         """Note what a session got that the start of its subscriptions does not tell of, before it goes to another broker."""
-        for _, key, number, _, _ in self._brought_to(session):
+        for _, key, number, _, _ in self.brought_to(session):
             self.offers(session, key, number)
         early: dict[bytes, Ranges] = {}
         for start in (s.start for s in session.subscriptions.values() if s.start is not None):
@@ -415,15 +418,28 @@ class Merging:
         known = self._offered.get(session, {})
         return {key: joined([(number, number) for number in numbers]) for key, numbers in known.items()}
 
-    def inherit(self, session: Session, given: dict[bytes, Ranges]) -> None:
-        """Take over what `given` said where a session was."""
-        for key, ranges in given.items():
+    def inherit(self, session: Session, state: SessionState) -> None:
+        """Take over what a session has had where it was."""
+        before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
+        self._elsewhere[session] = {key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()}
+        self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
+        for key, ranges in state.given.items():
             for low, high in ranges:
                 for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
                     self.offers(session, key, number)
 
+    def _had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether a session had a message where it came from, by the subscriptions that it came with."""
+        ranges = self._elsewhere.get(session, {}).get(key)
+        if not ranges or find(ranges, number, number) < 0:
+            return False
+        name = topic.decode()
+        came = [s for s in session.subscriptions.values() if s.start is None or s.start.adopted]
+        return any(split_shared(s.filter)[0] is None and matches(s.filter, name) for s in came)
+
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)
+        self._elsewhere.pop(session, None)
         self._offered.pop(session, None)
 
     def _both(
@@ -439,7 +455,7 @@ class Merging:
             return numbers, both
         unknown = [(item.message.topic, item.message.payload) for item, known in waiting if known is None]
         contents = {hash(content): content for content in unknown}
-        for _, key, number, _, content in self._brought_to(session):
+        for _, key, number, _, content in self.brought_to(session):
             numbers.add((key, number))
             if content in contents:
                 both[contents[content]] += (key, number) not in numbered

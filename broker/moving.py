@@ -511,7 +511,7 @@ class Moving:
         restore(state, session, node.fanout)
         self.spared.keep(pull, session)
         pull.seen = state.seen
-        self.merging.inherit(session, state.given)
+        self.merging.inherit(session, state)
         if left is not None:
             self.merging.absorb(session, left, now)
         pull.waiting = len(session.queue)

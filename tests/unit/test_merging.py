@@ -1,0 +1,52 @@
+"""Which messages of an older session a newer one has had (broker/merging.py). The rest: tests/sim/test_merging.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.giving import old_state
+from broker.message import Message
+from broker.origin import Window, origin_key
+from broker.session import Session, Subscription
+from broker.sessionstate import WAITING, Item, SessionState
+from tests.unit.node_harness import World
+
+KEY = origin_key(b"k" * 8, 1)
+
+
+def message(number: int, *, retain: bool = False) -> Message:
+    return Message(b"a", b"%d" % number, 2, retain, b"", None, None)
+
+
+def session_of(world: World) -> Session:
+    session = world.node.sessions["c"] = Session(world.node, "c")
+    subscription = Subscription(session, "a", 2)
+    world.node.fanout.subscribe(subscription, None, "a")
+    return session
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_what_a_session_had_where_it_came_from(before: int) -> None:
+    """It got numbers `before` + 1 to 10 at another broker, whether they have been here or not."""
+    world = World()
+    session = session_of(world)
+    came = SessionState(seen={KEY: Window(10, 0.0)}, before={KEY: Window(before, 0.0)} if before else {})
+    merging = world.node.moving.merging
+    merging.inherit(session, came)
+    old = SessionState(born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)])
+    old.origins = [(KEY, number) for number in range(1, 15)]
+    merging.absorb(session, old, world.now)
+    expected = [number for number in range(1, 15) if number <= before or number > 10]
+    assert [int(waiting.message.payload) for waiting in session.queue] == expected
+
+
+def test_a_retained_message_that_a_comparison_brought_has_its_number() -> None:
+    """It is in no log, and another session of the client may have got it, too."""
+    world = World()
+    session = session_of(world)
+    merging = world.node.moving.merging
+    for number in (1, 2):
+        merging.brought(KEY, number, message(number))
+    for number in (2, 3, 1):
+        session.deliver(message(number), 2, False, b"")
+    assert old_state(world.node, session, world.now).origins == [(KEY, 2), None, (KEY, 1)]
