@@ -4,8 +4,11 @@ tail on the disk (docs/decisions/0031); without one it is lost for them, and cou
     broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted -(the tree has it again)-> back: it
                asks for what it lacks -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has passed:
                what it lacks of what was lost is counted, and one line says how much
+    link       up -(lost)-> whoever was reached over it is absent, or back if it is reached over another one, and may lack what
+               was on its way
 
-Every message has one origin, and only that one keeps it, or counts it.
+Every message has one origin, and that one keeps it, or counts it; what was on its way over a link that is lost may have left the
+log of its origin by then, and is kept, or counted, by the broker that had it last.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import INTEREST
-from broker.origin import Ranges, Vector, intersect
+from broker.log import NEVER
+from broker.origin import Ranges, Vector, intersect, split_key
 from broker.segment import Away, Part
 from broker.tail import Tail, TailLoaded
 from routing.topics import well_formed
@@ -23,6 +27,7 @@ from routing.trie import SubscriptionTrie
 
 if TYPE_CHECKING:
     from broker.federation import Federation
+    from broker.link import Link
     from broker.log import Entry
     from broker.node import Node
 
@@ -32,7 +37,10 @@ EVERYTHING = b"#"
 class Absent:
     """One broker that is away."""
 
-    __slots__ = ("_known", "_lost", "_trie", "asked_at", "back", "dropped", "filters", "lacking", "position", "since")
+    __slots__ = (
+        "_known", "_lost", "_trie", "asked_at", "back", "cut_at", "cut_from", "dropped", "filters", "lacking", "position",
+        "since",
+    )  # fmt: skip
 
     def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
         """`filters`: that it had posted; `position`: of the log, from which on it may lack messages."""
@@ -44,16 +52,14 @@ class Absent:
         self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}  # by our origins, what may be lost: first, last, count
         self.lacking: dict[bytes, Ranges] = {}  # its last word for each origin, since it is back
         self._lost = 0  # messages that it was found to lack
+        self.cut_from = NEVER  # position of the log from which on something may have been on its way over a link that was lost
+        self.cut_at = now  # s
 
     def wish(self, filters: tuple[bytes, ...]) -> None:
         """Take these for what it wants."""
-        self._trie: SubscriptionTrie[None] = SubscriptionTrie()
+        self._trie: SubscriptionTrie[None] | None = None  # made when it is needed
         self._known: dict[bytes, bool] = {}
         self.filters = filters if len(filters) <= limits.ABSENT_FILTERS else (EVERYTHING,)
-        for number, data in enumerate(self.filters):
-            text = data.decode(errors="replace")
-            if well_formed(text):
-                self._trie.insert(text, number, None)
 
     def wants(self, topic: bytes) -> bool:
         """Whether somebody there wanted this topic when it was seen last."""
@@ -61,8 +67,19 @@ class Absent:
         if found is None:
             if len(self._known) >= limits.HOLD_KNOWN:
                 self._known.clear()
+            if self._trie is None:
+                self._trie = SubscriptionTrie()
+                for number, data in enumerate(self.filters):
+                    text = data.decode(errors="replace")
+                    if well_formed(text):
+                        self._trie.insert(text, number, None)
             found = self._known[topic] = bool(self._trie.match(topic.decode(errors="replace")))
         return found
+
+    def passing(self, entry: Entry, position: int) -> bool:
+        """Whether a message of another broker was on its way there when the link was lost, or came soon after: its origin had to
+        hear of that first."""
+        return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
         """Note that messages are lost, as far as it lacks them."""
@@ -121,7 +138,8 @@ class Absents:
             self.absent[away.broker] = Absent(away.filters, 0, since)
             self._watch()
         for key in self.tail.origins():
-            relay.remember(key, self.tail.last(key))
+            if split_key(key)[0] == node.config.id:
+                relay.remember(key, self.tail.last(key))
 
     def away(self) -> Iterable[Away]:
         """Tell who is away, for the next start."""
@@ -130,19 +148,39 @@ class Absents:
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)
 
+    def cut_off(self, link: Link) -> None:
+        """A link is lost: what was on its way over it may be in no other log any more, wherever it comes from."""
+        position, now = link.kept_from, self._node.now
+        if position is None or link.peer is None:
+            return
+        listings = self._federation.listings.directory.listings
+        for broker_id in dict.fromkeys((link.peer.id, *self._federation.streams.behind(link))):
+            absent = self.absent.get(broker_id)
+            if absent is None and len(self.absent) < limits.ABSENT_BROKERS and broker_id in listings:
+                keys = listings[broker_id].entries
+                few = len(keys) <= limits.ABSENT_FILTERS
+                filters = tuple(key[1:] for key in keys if key[:1] == INTEREST) if few else (EVERYTHING,)
+                absent = self.absent[broker_id] = Absent(filters, position, now)
+                absent.back = now  # unless the tree says that it is gone
+                self._watch()
+            if absent is not None:
+                absent.cut_from = min(absent.cut_from, position)
+                absent.cut_at = absent.asked_at = now
+                absent.lacking.clear()
+
     def went(self, broker_id: bytes, keys: tuple[bytes, ...]) -> None:
         """The tree has lost a broker, which had posted this."""
         known = self.absent.get(broker_id)
         filters = tuple(key[1:] for key in keys if key[:1] == INTEREST)
+        acks = self._federation.acks
         if known is not None:
             known.back = None
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
         elif len(self.absent) < limits.ABSENT_BROKERS:
-            acks = self._federation.acks
             self.absent[broker_id] = Absent(filters, acks.lacked_from(broker_id), self._node.now)
             self._watch()  # before the log is free to drop what was kept for that broker
-            acks.parted(broker_id)
+        acks.parted(broker_id)
         self.tail.changed()
         if self.tail.usable:
             self.tail.flush()  # whoever starts next as this broker has to know
@@ -162,20 +200,21 @@ class Absents:
     def _dropped(self, entry: Entry, position: int) -> None:
         """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not asked for yet goes on to the
         tail."""
-        if entry.key not in self._federation.relay.ours or not entry.qos:
+        if not entry.qos:
             return
-        topic = entry.topic
-        kept = self.tail.usable
+        topic, key = entry.topic, entry.key
+        kept, ours = self.tail.usable, key in self._federation.relay.ours
+        origin = b"" if ours else split_key(key)[0]
         wanting = [
             broker_id
             for broker_id, absent in self.absent.items()
-            if (absent.back is None or (kept and absent.lacking.get(entry.key) != []))  # it has been sent everything
-            and position >= absent.position
+            if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))  # it has been sent everything
+            and (position >= absent.position if ours else absent.passing(entry, position) and broker_id != origin)
             and absent.wants(topic)
         ]
         if wanting and not self.tail.add(entry, wanting):
             for broker_id in wanting:
-                if self.absent[broker_id].back is None:
+                if self.absent[broker_id].back is None or not ours:
                     self.absent[broker_id].drop(entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count)
 
     def _lost(self, part: Part) -> None:
@@ -195,8 +234,13 @@ class Absents:
 
     # ---------------------------------------------------------------- the end of it
 
+    def holds(self, broker_id: bytes, key: bytes) -> bool:
+        """Whether anything of an origin is kept, or has been lost, for a broker."""
+        absent = self.absent.get(broker_id)
+        return absent is not None and (key in absent.dropped or key in self.tail.left(broker_id))
+
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
-        """Take a broker's word for which numbers of an origin of ours it lacks."""
+        """Take a broker's word for which numbers of an origin it lacks."""
         absent = self.absent.get(broker_id)
         if absent is not None and absent.back is not None:
             absent.lacks(key, lacked)

@@ -131,7 +131,9 @@ class Answers:
         for entry in self._wanted(asked, parts, now):
             data.append(current(entry, now))
             self._node.counters.tail_replayed += entry.count
-        self._send(asked, numbers, data, top, now, more=True)
+        here = merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in ours])
+        left = subtract(intersect(asked.lacks, [(1, top)]), here)
+        self._send(asked, numbers, data, top, now, more=True, gone=left[-1][1] if left else 0)
 
     def _wanted(self, asked: Asked, entries: list[Entry], now: float) -> list[Entry]:
         """Return what the sender wants of these."""

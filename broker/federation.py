@@ -390,6 +390,7 @@ class Federation:
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
+        self.absents.cut_off(link)
         self.acks.lost(link)
         self.repair.link_down(link)
         self.overlays.closed(link)

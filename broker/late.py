@@ -1,27 +1,30 @@
-"""With flooding nobody asks an origin for what is missing: who published it offers a broker that was away, once it is back,
-what has left the log for its tail (docs/decisions/0031).
+"""What has left the log for its tail, and nobody asks for, is offered to a broker that was away, once it is back
+(docs/decisions/0031): with flooding by who published it; and in any case what was on its way over a link that was lost, by the
+broker that had it last.
 
-    origin                                  broker that is back
+    broker that has it                      broker that is back
     OFFER  numbers that the tail has  --->
                                       <---  LACK   those of them that it lacks, after its neighbours have replayed their logs
     PIECE  a frame of these           --->  taken like messages from a link: delivered here, passed on, each once
                                       <---  LACK   when subscribers here have room: what is still missing, until nothing is
 
-The origin offers again each second until it hears something. It comes behind what is newer.
+It is offered again each second until something is heard. It comes behind what is newer.
 
-    body of OFFER, LACK   u32 boot, (u48 first, u48 last)...
-    body of PIECE         u32 boot, u32 number of it, u32 index, u8 last, a part of (u32 size of ages, ages, PUBLISH packets)
+    body of OFFER, LACK   origin, (u48 first, u48 last)...
+    body of PIECE         origin, u32 number of it, u32 index, u8 last, a part of (u32 size of ages, ages, PUBLISH packets)
+    origin                id, u32 boot
 """
 
 from __future__ import annotations
 
+from binascii import a2b_base64, b2a_base64
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.answers import CHUNK, PART, current, parts_of
 from broker.listings import BEHIND
 from broker.log import Entry, read_link_packets
-from broker.origin import LAST, Ranges, encode_for_links, intersect, merge, origin_key, roughly, split_key
+from broker.origin import LAST, Ranges, encode_for_links, intersect, merge, roughly, split_key, subtract
 from broker.positions import encode_ages
 from broker.release import crowded
 from broker.sequence_set import decode_pairs, encode_pairs
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from broker.link import Link
     from broker.node import Node
 
-OFFER, LACK, PIECE = 17, 18, BEHIND | 19
+OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
 
 AGAIN = 1.0
@@ -40,6 +43,12 @@ AGAIN = 1.0
 
 PAUSE = 0.005
 """s between two looks at subscribers that have to catch up."""
+
+ORIGIN_SIZE = 12
+"""bytes of an origin,"""
+
+HEAD = ORIGIN_SIZE + 9
+"""and ahead of what is in a part of a PIECE."""
 
 LONGEST = 4 * CHUNK
 """bytes of all pieces that are coming, beyond the largest message; of more, some are offered again."""
@@ -55,35 +64,34 @@ class Late:
         self._federation = federation
         self._number = 0
         self._reading: set[tuple[bytes, bytes]] = set()  # brokers and origins for which the tail is being read
-        self._parts: dict[bytes, tuple[int, list[bytes]]] = {}  # origin -> number of the piece that comes, what has come of it
+        # By who offers it, and origin: number of the piece that comes, and what has come of it.
+        self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
-        self._asked: dict[bytes, Ranges] = {}  # origin -> what it offers
+        self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
         federation.listings.receive(OFFER, self._offer_received)
         federation.listings.receive(LACK, self._lack_received)
-        federation.listings.receive(PIECE, self._piece_received, pieces=4)
+        federation.listings.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
-    # ---------------------------------------------------------------- the origin
+    # ---------------------------------------------------------------- who has it
 
     def tick(self, now: float) -> None:
         """Once a second: offer what is in the tail for brokers that are back."""
         absents = self._federation.absents
-        if not absents.absent or self._federation.streams.active:
-            return
+        asked = self._federation.relay.ours if self._federation.streams.active else set()
         for broker_id, absent in absents.absent.items():
             if absent.back is None or now < absent.back + AGAIN or now < absent.asked_at + AGAIN:
                 continue
             left = absents.tail.left(broker_id)
-            for key in self._federation.relay.ours & {*left, *absent.dropped}:
+            for key in {*left, *absent.dropped} - asked:
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
                 if numbers and absent.lacking.get(key) != []:
                     self._federation.listings.send(broker_id, OFFER, encode_ranges(key, merge(numbers)))
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
-        boot, lacks = decode_ranges(body)
-        key = origin_key(self._federation.own.id, boot)
+        key, lacks = decode_ranges(body)
         absents = self._federation.absents
-        if key not in self._federation.relay.ours:
+        if not absents.holds(sender, key):
             return
         absents.lacks(sender, key, lacks)
         frame = absents.tail.first(sender, key, lacks)
@@ -101,7 +109,7 @@ class Late:
         data = b"".join((len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found)))
         self._node.counters.tail_replayed += sum(entry.count for entry in found)
         self._number = self._number + 1 & 0xFFFFFFFF
-        head = split_key(key)[1].to_bytes(4, "big") + self._number.to_bytes(4, "big")
+        head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             told = head + index.to_bytes(4, "big") + bytes((index == count - 1,))
@@ -110,49 +118,54 @@ class Late:
     # ---------------------------------------------------------------- the broker that is back
 
     def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
-        boot, offered = decode_ranges(body)
-        key = origin_key(sender, boot)
-        if key not in self._federation.relay.vector or self._federation.streams.active:
-            return  # it is about to be known, or asked
-        self._asked[key] = offered
-        self._ask(key, sender, now)
+        key, offered = decode_ranges(body)
+        if key not in self._federation.relay.vector or key in self._federation.relay.ours:
+            return  # it is about to be known
+        if self._federation.streams.active and split_key(key)[0] == sender:
+            return  # it is asked
+        if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
+            self._asked[sender, key] = offered
+            self._ask(key, sender, now)
 
     def _ask(self, key: bytes, sender: bytes, now: float) -> None:
-        """Tell an origin what is missing here of what it offers."""
+        """Tell who offers something what of it is missing here."""
         window = self._federation.relay.vector.get(key)
-        offered = self._asked.get(key)
+        offered = self._asked.get((sender, key))
         if window is None or offered is None:
             return
-        lacks = roughly(intersect(offered, window.lacks))
+        missing = window.lacks
+        if window.stream is not None:  # what was lost on its way was taken for what nobody wanted
+            missing = subtract(merge([*window.history, *missing]), window.stream.kept)
+        lacks = roughly(intersect(offered, missing))
         if not lacks:
-            del self._asked[key]
-            self._forget(key)
+            del self._asked[sender, key]
+            self._forget(sender, key)
         self._federation.listings.send(sender, LACK, encode_ranges(key, lacks))
         self._federation.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float) -> None:
-        if len(body) < 13:
+        if len(body) < HEAD:
             raise MalformedPacket("old messages are truncated")
-        key = origin_key(sender, int.from_bytes(body[:4], "big"))
-        number, index = int.from_bytes(body[4:8], "big"), int.from_bytes(body[8:12], "big")
+        key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
+        number, index = int.from_bytes(body[ORIGIN_SIZE:16], "big"), int.from_bytes(body[16:20], "big")
         link = self._federation.listings.arriving
-        if key not in self._asked or link is None:
+        if (sender, key) not in self._asked or link is None:
             return
-        if self._parts.get(key, (number, []))[0] != number:
-            self._forget(key)
-        parts = self._parts.setdefault(key, (number, []))[1]
+        if self._parts.get((sender, key), (number, []))[0] != number:
+            self._forget(sender, key)
+        parts = self._parts.setdefault((sender, key), (number, []))[1]
         if index != len(parts) or self._coming > self._node.config.max_packet_size + LONGEST:
-            self._forget(key)  # it is offered again
+            self._forget(sender, key)  # it is offered again
             return
-        parts.append(body[13:])
-        self._coming += len(body) - 13
-        if body[12]:
-            self._forget(key)
+        parts.append(body[HEAD:])
+        self._coming += len(body) - HEAD
+        if body[HEAD - 1]:
+            self._forget(sender, key)
             topics = self._take(link, key, b"".join(parts), now)
             self._when_room(key, sender, topics, now)
 
-    def _forget(self, key: bytes) -> None:
-        self._coming -= sum(map(len, self._parts.pop(key, (0, []))[1]))
+    def _forget(self, sender: bytes, key: bytes) -> None:
+        self._coming -= sum(map(len, self._parts.pop((sender, key), (0, []))[1]))
 
     def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
         """Take messages as if they had come over a link; returns their topics."""
@@ -185,11 +198,11 @@ class Late:
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
     """Return an OFFER or a LACK."""
-    return split_key(key)[1].to_bytes(4, "big") + encode_pairs(roughly(ranges, limits.MAX_GAPS))
+    return a2b_base64(key) + encode_pairs(roughly(ranges, limits.MAX_GAPS))
 
 
-def decode_ranges(body: bytes) -> tuple[int, Ranges]:
-    """Return the boot number and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
-    if not 4 <= len(body) <= 4 + 12 * limits.MAX_GAPS:
+def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
+    """Return the origin and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
+    if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * limits.MAX_GAPS:
         raise MalformedPacket("offer of old messages is truncated")
-    return int.from_bytes(body[:4], "big"), decode_pairs(body[4:], "offer of old messages")
+    return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(body[ORIGIN_SIZE:], "offer of old messages")

@@ -282,6 +282,10 @@ ABSENT_BACK = 5.0
 that are told apart, so that what it has got elsewhere does not count; s after which it is taken to stay away, and for which one
 that is back may say what it lacks."""
 
+CUT_TIME = 5.0
+"""s for which messages of other brokers that come after a link was lost are kept for those behind it: until these have heard of
+it, and keep them themselves."""
+
 TAIL_BACK = 60.0
 """s; the same for one for which there is something in the log's tail, from its last question on: who asks for a piece lets its
 subscribers have it first, and these may be slow."""

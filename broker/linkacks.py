@@ -35,7 +35,7 @@ STEP = 1024 * 1024
 class LinkAcks:
     """Which part of the log each link still needs."""
 
-    __slots__ = ("_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
+    __slots__ = ("_again", "_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
 
     def __init__(self, relay: Relay, federation: Federation) -> None:
         self._node = relay.node
@@ -47,6 +47,7 @@ class LinkAcks:
         self._keeping: list[Link] = []
         self._parted: dict[bytes, tuple[int, float, float]] = {}  # brokers that are about to ask: position, until when, at most
         self._number = 0
+        self._again = False  # marks are to be sent behind a large message that is about to be sent
         self._holding = False
 
     # ---------------------------------------------------------------- who needs what
@@ -123,9 +124,16 @@ class LinkAcks:
         log.warn = log.begin + STEP
         for link in self._keeping:
             self._mark(link)
+        if log.unsent >= STEP and not self._again:  # nothing may come behind it: who published it is held
+            self._again = True
+            self._node.schedule(self._node.now, self._press_again)
+
+    def _press_again(self, now: float) -> None:
+        self._again = False
+        self._pressed()
 
     def _mark(self, link: Link) -> None:
-        end = self._log.end
+        end = self._log.end - self._log.unsent  # a mark must not overtake what it has acknowledged
         assert link.kept_from is not None
         last = link.marks[-1][1] if link.marks else link.kept_from
         # A link that is about to be repaired has not been sent everything.

@@ -142,7 +142,7 @@ class MessageLog:
 
     __slots__ = (
         "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "chosen", "dropped", "floor", "full", "looked_at",
-        "lost", "pressed", "spared", "warn",
+        "lost", "pressed", "spared", "unsent", "warn",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
@@ -159,6 +159,8 @@ class MessageLog:
         """Position from which on neighbours may lack entries,"""
         self.warn = NEVER
         """and from which on they are asked for acknowledgements when it is dropped."""
+        self.unsent = 0
+        """Bytes of the entry that is being appended: who logs a message sends it after that."""
         self.pressed: Callable[[], None] = _nothing
         self.full: Callable[[], None] = _nothing
         self.lost: Callable[[Entry, int], None] = _nobody
@@ -191,8 +193,11 @@ class MessageLog:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)
         self._bytes = size = self._bytes + entry.size
-        if size > self._limit and not self.trim() and self.owed > self._limit + limits.HOLD_LOG_BYTES:
-            self.full()
+        if size > self._limit:
+            self.unsent = entry.size
+            if not self.trim() and self.owed > self._limit + limits.HOLD_LOG_BYTES:
+                self.full()
+            self.unsent = 0
 
     def trim(self) -> bool:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""

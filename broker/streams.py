@@ -188,6 +188,10 @@ class Streams:
             self.tell_break(broker_id)
         self.changed(broker_id)
 
+    def behind(self, link: Link) -> list[bytes]:
+        """Return the brokers that a link leads to, over the tree."""
+        return [broker_id for broker_id, way in self._ways.items() if way is link]
+
     def tell_break(self, broker_id: bytes) -> None:
         """Tell a broker that all messages come another way to it from here on, those of the tree."""
         link = self.federation.listings.link_to(broker_id)

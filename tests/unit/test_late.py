@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from contextlib import suppress
 
 import pytest
@@ -17,13 +18,13 @@ KEY = origin_key(FAR, 7)
 
 def test_ranges() -> None:
     for ranges in ([], [(1, 1)], [(1, 5), (7, LAST)]):
-        assert decode_ranges(encode_ranges(KEY, ranges)) == (7, ranges)
+        assert decode_ranges(encode_ranges(KEY, ranges)) == (KEY, ranges)
 
 
-BACKWARDS = bytes(4) + b"\0\0\0\0\0\2" + b"\0\0\0\0\0\1"
+BACKWARDS = bytes(12) + b"\0\0\0\0\0\2" + b"\0\0\0\0\0\1"
 
 
-@pytest.mark.parametrize("body", [b"", b"\0\0\0", bytes(5), bytes(16), BACKWARDS, bytes(4 + 12 * 65)])
+@pytest.mark.parametrize("body", [b"", bytes(11), bytes(13), bytes(24), BACKWARDS, bytes(12 + 12 * 65)])
 def test_bent_ranges(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         decode_ranges(body)
@@ -36,10 +37,10 @@ def test_bent_pieces(data: bytes) -> None:
     late, now = node.federation.late, node.now
     window = node.relay.vector[KEY] = Window(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
-    late._offer_received(b"unknown!", encode_ranges(KEY, [(1, 5)]), now)
-    assert list(late._asked) == [KEY]
+    late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
+    assert list(late._asked) == [(FAR, KEY)]
     node.federation.listings.arriving = object()  # type: ignore[assignment]
-    head = (7).to_bytes(4, "big") + (1).to_bytes(4, "big")
+    head = a2b_base64(KEY) + (1).to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         late._piece_received(FAR, head, now)
     late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + data, now)  # its beginning did not come
@@ -58,6 +59,6 @@ def test_pieces_that_never_end_are_forgotten() -> None:
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     node.federation.listings.arriving = object()  # type: ignore[assignment]
     for index in range(40):
-        head = (7).to_bytes(4, "big") + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
+        head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
         late._piece_received(FAR, head + b"\0" + bytes(60_000), now)
     assert late._coming < 1_200_000

@@ -81,6 +81,7 @@ def test_one_answer_is_for_all_marks_before_it(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     publish(client, LOG // SIZE)
     publish(client, LOG // SIZE)
+    world.advance(0.0)
     marks = neighbour.marks()
     assert len(marks) > 1
     neighbour.answer(marks[-1])
@@ -101,8 +102,24 @@ def test_a_message_larger_than_the_log_is_let_go_when_it_is_acknowledged(world: 
     neighbour, client = joined(world), world.connect("c")
     publish(client, 1, 2 * LOG)
     assert client.conn.held
+    world.advance(0.0)
     neighbour.answer(*neighbour.marks())
     assert not client.conn.held
+
+
+def test_no_mark_overtakes_what_it_acknowledges(world: World) -> None:
+    """A message is logged, and makes the log full, before it is sent: that is acknowledged by what comes behind it."""
+    neighbour, client = joined(world), world.connect("c")
+    publish(client, LOG // SIZE)
+    publish(client, 1, LOG)
+    neighbour.answer(*neighbour.marks())
+    position = world.node.relay.log.end - LOG
+    assert position - 2 * SIZE < world.node.relay.log.floor <= position
+    world.advance(0.0)
+    data = bytes(neighbour.transport.written)
+    neighbour.answer(*neighbour.marks())
+    assert not data.endswith(bytes(SIZE))
+    assert world.node.relay.log.floor == world.node.relay.log.end
 
 
 def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
