@@ -101,9 +101,9 @@ class Counters:
     links_surplus: int = 0
     links_refused: int = 0
     interest_refused: int = 0  # entries of other brokers that are no topic filters
-    interest_widened: int = 0  # times that so many filters were wanted here that everything was asked for instead
+    interest_widened: int = 0  # times that so many filters were wanted, here or by another broker, that it gets everything
     overlay_refused: int = 0  # entries of other brokers that are no costs of links
-    groups_refused: int = 0  # entries of other brokers that are no shared subscriptions, or own ones that are too many
+    groups_refused: int = 0  # entries of other brokers that are no shared subscriptions or too many, or own ones that are
     shared_elsewhere: int = 0  # messages given to members of shared subscriptions at other brokers
     shared_passed_on: int = 0  # of those given to us, passed on: no member was left, or all were away
     shared_undelivered: int = 0  # and for which no member was found
@@ -122,6 +122,7 @@ class Counters:
     duplicate_id: int = 0
     id_conflicts: int = 0  # times that clients were no longer accepted, as a broker that was there before has this one's id
     topology_changes: int = 0
+    listings_refused: int = 0  # of other brokers, as there was no room for what they say of themselves
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
     log_unspared: int = 0  # messages that sessions on their way may need and that neither the log nor what is spared had room for

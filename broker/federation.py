@@ -122,7 +122,7 @@ class Federation:
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absents.memory + self.positions.memory
         moving = self.moving.exported + self.moving.arriving + self.moving.spared.size
-        said = self.listings.directory.memory + self.interest.memory
+        said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
         return shared + noted + moving + said + self.streams.release.held_bytes
 
     # ---------------------------------------------------------------- inputs

@@ -42,8 +42,8 @@ class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_cover", "_crowded", "_federation", "_filters", "_full", "_kept", "_loading", "_node", "_planned",
-        "_working",
+        "_closing", "_cover", "_crowded", "_dropped", "_federation", "_filters", "_full", "_kept", "_loading", "_node",
+        "_planned", "_taken", "_told", "_working",
         "generation", "memory", "selective", "telling",
     )  # fmt: skip
 
@@ -53,6 +53,9 @@ class Interest:
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
         self.memory = 0  # bytes that these take, and what is told of filters here
         self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
+        self._taken: dict[bytes, int] = {}  # bytes that those of each take
+        self._told = 0  # and all of them, those that several have once
+        self._dropped: dict[bytes, deque[bytes]] = {}  # of brokers that get everything: filters that go, some at a time
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._planned = False  # `_close` is going to look at them
         self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
@@ -172,6 +175,10 @@ class Interest:
         if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
             self._federation.count("interest_refused")
             return
+        if broker_id in self._dropped:  # it gets everything
+            if value is None and topic_filter != EVERYTHING.decode():
+                self._forget(topic_filter, broker_id)
+            return
         if value is None and self._federation.overlays.keeps(broker_id):
             self._kept.setdefault(broker_id, set()).add(topic_filter)
             return
@@ -183,19 +190,59 @@ class Interest:
         if value is None:
             self._forget(topic_filter, broker_id)
         else:
-            if self._filters.insert(topic_filter, broker_id, broker_id):
-                self.memory += filter_memory(topic_filter)
-            self._federation.overlays.learnt(broker_id, topic_filter)
+            self._take(topic_filter, broker_id)
+            if self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY or self._told > limits.ALL_FILTERS_MEMORY:
+                self._widen(broker_id)
         self.generation += 1
 
+    def _take(self, topic_filter: str, broker_id: bytes) -> None:
+        if self._filters.get(topic_filter, broker_id) is None:
+            size = filter_memory(topic_filter)
+            self._taken[broker_id] = self._taken.get(broker_id, 0) + size
+            if self._filters.insert(topic_filter, broker_id, broker_id):
+                self.memory += size
+                self._told += size
+        self._federation.overlays.learnt(broker_id, topic_filter)
+
     def _forget(self, topic_filter: str, broker_id: bytes) -> None:
-        if self._filters.remove(topic_filter, broker_id):
-            self.memory -= filter_memory(topic_filter)
+        if self._filters.get(topic_filter, broker_id) is not None:
+            size = filter_memory(topic_filter)
+            self._taken[broker_id] -= size
+            if not self._taken[broker_id]:
+                del self._taken[broker_id]
+            if self._filters.remove(topic_filter, broker_id):
+                self.memory -= size
+                self._told -= size
+
+    def _widen(self, broker_id: bytes) -> None:
+        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go, some at a time."""
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        self._dropped[broker_id] = deque(() if listing is None else (key for key in listing.entries if key[:1] == INTEREST))
+        self._take(EVERYTHING.decode(), broker_id)
+        self._federation.count("interest_widened")
+        name = broker_id.hex()
+        text = f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; it gets everything"
+        self._federation.log("warning", text, cause="too many filters", peer=name)
+        self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
+
+    def _drop(self, broker_id: bytes, now: float) -> None:
+        keys = self._dropped.get(broker_id, deque())
+        for _ in range(min(PIECE, len(keys))):
+            topic_filter = keys.popleft()[1:].decode(errors="replace")
+            if topic_filter != EVERYTHING.decode():
+                self._forget(topic_filter, broker_id)
+        if keys:
+            self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         self.generation += 1
         if via is not None:
             self.forget(broker_id)
+        elif self._dropped.pop(broker_id, None) is not None:  # when it is back it tells of its filters again
+            if self._federation.overlays.keeps(broker_id):
+                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+            else:
+                self._forget(EVERYTHING.decode(), broker_id)
 
     def forget(self, broker_id: bytes) -> None:
         """Forget the filters of a broker that it has not told anew since the tree lost it."""

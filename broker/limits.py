@@ -379,6 +379,18 @@ MAX_INTERESTS = 250_000
 """filters that clients of one broker want, with routing by interest. Every other broker keeps each, some 600 bytes; of more it is
 told `#` instead [interest_widened], until half as many are left."""
 
+TOLD_FILTERS_MEMORY = 256 * 1024 * 1024
+ALL_FILTERS_MEMORY = 1024 * 1024 * 1024
+TOLD_GROUPS_MEMORY = 256 * 1024 * 1024
+GROUP_MEMORY, MEMBERS_MEMORY = 1_000, 300
+"""bytes of memory of the filters that another broker tells of, and that all others do: MAX_INTERESTS usual ones are 150 MiB. Who
+tells of more gets everything, as if it had asked for `#`, until it has been away [interest_widened]. And of shared subscriptions
+that others tell of, 200,000 or so; what each takes besides its filter, and each broker with members. Of more, members get what is
+published at their own broker alone [groups_refused]."""
+
+MAX_RANGES = 1_000_000
+"""ranges of numbers of all origins that were not here, 120 bytes each; origins may be made up. The oldest go [gaps_forgotten]."""
+
 MAX_OVERLAY_BROKERS = 256
 MAX_OVERLAY_LINKS = 8192
 """other brokers, and links between all of them, with which messages take the shortest ways with routing by topic; with more they
@@ -470,7 +482,7 @@ closed [link_garbage]. Walks through the log count 1 for each 2,000 entries by t
 
 MAX_REPLAY = 4 * 32 * 1024 * 1024
 """bytes of old messages that a neighbour may have replayed at once, four whole logs, or what there is the first time; one log
-more with every second. What is asked for beyond it waits so long."""
+more with every second. What is asked for beyond it waits so long. As many of listings, and 4 MiB more with every second."""
 
 PROXY_HEADER_BYTES = 4096
 """bytes of a PROXY header, addresses and all TLVs: balancers send some hundred. Longer: closed [proxy_garbage]."""

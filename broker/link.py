@@ -68,6 +68,7 @@ class Link:
         "kept_from",
         "kept_since",
         "layer",
+        "listings",
         "live",
         "log_lost",
         "marks",
@@ -131,6 +132,7 @@ class Link:
         self._window_key = b""
         self._sequence = 0
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
         self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
         self._waiting: dict[int, bytes] = {}  # records that make us go through the log, until we may again: the last of each kind
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket, WireError
-from routing.directory import OWN_LIMIT, Came, Directory, DirectoryError, Moved, Posted, Went
+from routing.directory import LISTING, OWN_LIMIT, Came, Directory, Moved, Posted, Went
+from routing.listing import DirectoryError
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -69,8 +70,8 @@ class Listings:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
-        "_changed", "_federation", "_links", "_next_check", "_passed", "_piece_at", "_posted", "_receivers", "_tell_at",
-        "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
+        "_changed", "_federation", "_going_on", "_links", "_next_check", "_passed", "_piece_at", "_posted", "_receivers",
+        "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -92,6 +93,7 @@ class Listings:
         """The link over which a message to this broker comes, while its receiver is called."""
         self._changed = False  # something is to be told at the end of this input
         self._posted = False  # and so is something of our own
+        self._going_on = False  # more of what was asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
         self.records: dict[int, Handler] = {DIRECTORY: self._directory_received, ROUTED: self._routed_received}
 
@@ -222,15 +224,38 @@ class Listings:
                     self._way(broker_id, None)
                     self.gone = None
         self._federation.overlays.tell_late(now)
-        for peer, message in directory.take_messages():
+        for peer, message in directory.take_messages(self._room):
             link = self._links.get(peer)
             if link is not None and link.state == "up":
                 link.add_record(DIRECTORY, message)
+                if message[0] == LISTING:
+                    link.listings.left -= len(message)
                 busy = True
+        if directory.busy and not self._going_on:
+            self._going_on = True
+            self._federation.node.schedule(now + PACE, self._go_on)
+        if directory.refused != self._federation.node.counters.listings_refused:
+            self._federation.node.counters.listings_refused = directory.refused
+            text = f"what other brokers say of themselves takes {directory.memory >> 20} MiB; no more is taken"
+            self._federation.log("warning", text, cause="too much is said", peer="other brokers")
         self._federation.propagation.learnt(now)
         if not self._posted:
             self._federation.propagation.told(now)
         return busy
+
+    def _room(self, peer: bytes) -> bool:
+        """Whether a neighbour may be sent more of the listings that it has asked for: it takes them, and has not had too many."""
+        link = self._links.get(peer)
+        if link is None:
+            return True
+        link.listings.earn(self._federation.node.now)
+        return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
+
+    def _go_on(self, now: float) -> None:
+        """Send more of what was asked for."""
+        self._going_on = False
+        self._changed = True
+        self._federation.hurry(now)
 
     def _tell(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         for watcher in self._watchers.get(key[:1], ()):

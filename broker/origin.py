@@ -220,12 +220,13 @@ class Window:
         history.append((first, last))
         self._limit_history()
 
-    def _limit_history(self) -> None:
+    def _limit_history(self, most: int = limits.MAX_SKIPS) -> None:
         """Give up the oldest of too many: they are not passed on any more, should they come."""
         history = self.history
-        if len(history) > limits.MAX_SKIPS:
-            old = history[: limits.MAX_SKIPS // 4]
-            del history[: limits.MAX_SKIPS // 4]
+        if len(history) > most:
+            beyond = len(history) - most + most // 4
+            old = history[:beyond]
+            del history[:beyond]
             if self.stream is not None and old[-1][1] > self.stream.done:
                 self.stream.owe(intersect(old, [(self.stream.done + 1, LAST)]))
 
@@ -236,6 +237,22 @@ class Window:
             del self.gaps[:beyond]
             if self.counters is not None:
                 self.counters.gaps_forgotten += beyond
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges are kept of it."""
+        count = len(self.gaps) + len(self.history) + len(self.owed)
+        return count if self.stream is None else count + len(self.stream.owed) + len(self.stream.kept)
+
+    def give_up(self, most: int) -> int:
+        """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how many are given up."""
+        before = self.ranges
+        self._limit_history(most)
+        del self.owed[:-most]
+        if self.stream is not None:
+            del self.stream.owed[:-most]
+            del self.stream.kept[:-most]
+        return before - self.ranges
 
     def miss(self, theirs: Window) -> Ranges:
         """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. For flooding,

@@ -423,6 +423,14 @@ class Relay:
 
     # ---------------------------------------------------------------- time
 
+    def _limit_ranges(self) -> None:
+        """Give up what is missing of very many origins, from the oldest on: others may make them up."""
+        windows = self.vector.values()
+        if len(windows) * 3 * limits.MAX_SKIPS <= limits.MAX_RANGES or sum(w.ranges for w in windows) <= limits.MAX_RANGES:
+            return
+        most = limits.MAX_RANGES // (4 * len(windows))
+        self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
+
     def tick(self, now: float) -> None:
         """Note how far we are, and forget what is too old, once a second."""
         self.federation.positions.past.note(self.own.top, now)
@@ -438,6 +446,7 @@ class Relay:
         self.federation.absents.tick(now)
         self.federation.late.tick(now)
         self.log.forget_old(now)
+        self._limit_ranges()
         for link in self.federation.links.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:

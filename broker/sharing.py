@@ -16,6 +16,7 @@ from broker import limits
 from broker.choice import ID, Choice, Tries
 from broker.custody import ref_of
 from broker.fanout import topic_of
+from broker.forms import filter_memory
 from broker.ledger import Ref
 from broker.listings import GROUP
 from broker.message import Message
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 class Sharing:
     """What is known of the groups of other brokers, and who gets what."""
 
-    __slots__ = ("_cut", "_federation", "_next_look", "_node", "_own", "_pools", "_trie", "_who", "here")
+    __slots__ = ("_cut", "_federation", "_next_look", "_node", "_own", "_pools", "_trie", "_who", "here", "memory")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -47,6 +48,8 @@ class Sharing:
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._cut: dict[bytes, tuple[float, set[bytes]]] = {}  # broker that cannot be reached -> until when (s), its marks
         self._next_look = node.now + limits.LOG_AGE
+        self.memory = 0
+        """Bytes that these take, about."""
         self.here: dict[bytes, SharedGroup] = {}
         """Groups with members here, by mark."""
         federation.listings.watch(GROUP, self._posted)
@@ -102,18 +105,23 @@ class Sharing:
                 self._remove(broker_id, mark)
             return
         pool = self._pools.get(mark)
+        if (pool is None or broker_id not in pool.brokers) and self.memory > limits.TOLD_GROUPS_MEMORY:
+            self._federation.count("groups_refused")
+            return
         if pool is None:
             try:
                 group, topic_filter = parse_key(key)
             except ValueError:
                 self._federation.count("groups_refused")
                 return
+            self.memory += limits.GROUP_MEMORY + filter_memory(topic_filter)
             pool = self._pools[mark] = Pool(mark, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
             self._node.fanout.invalidate(topic_filter)
         catchup = self._federation.catchup
         standing = pool.brokers.get(broker_id)
         if standing is None:
+            self.memory += limits.MEMBERS_MEMORY
             standing = pool.brokers[broker_id] = Standing(broker_id)
             standing.pending = catchup.wanted(mark)
             if not standing.pending:
@@ -144,9 +152,11 @@ class Sharing:
         pool = self._pools.get(mark)
         if pool is None or pool.brokers.pop(broker_id, None) is None:
             return
+        self.memory -= limits.MEMBERS_MEMORY
         self._federation.catchup.forget(broker_id, mark)
         if not pool.brokers:
             del self._pools[mark]
+            self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
             self._trie.remove(pool.filter, pool.group)
             self._node.fanout.invalidate(pool.filter)
         self._perhaps_unknown(mark)

@@ -10,10 +10,24 @@ neighbours and events are data that the owner takes.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+
+from routing.listing import (
+    DOWN,
+    MAX_ENTRY,
+    NEIGHBOUR,
+    PART,
+    RECENT_SIZE,
+    UP,
+    DirectoryError,
+    Listing,
+    Loading,
+    decode_changes,
+    encode_changes,
+    parts_of,
+    stamp_of,
+)
 
 OWN_LIMIT = 1_000_000
 """entries of one listing; a broker's aggregated filters are far fewer."""
@@ -21,41 +35,20 @@ OWN_LIMIT = 1_000_000
 MAX_BROKERS = 1024
 """listings, of reachable brokers and of those that were; the federation's members are limited to as many."""
 
-MAX_ENTRY = 70_000
-"""bytes of key and value: a topic filter has 65,535."""
-
 SMALL = 100
 OWN_BYTES = 256 * 1024 * 1024
 MAX_BYTES = 512 * 1024 * 1024
+ALL_MEMORY = 1024 * 1024 * 1024
 """bytes of key and value up to which an entry always finds room in our own listing; bytes of this with larger entries, so long
-filters and client ids, at most; bytes of somebody else's, which may be made up. OWN_LIMIT small entries have 100 MB."""
+filters and client ids, at most; bytes of somebody else's, which may be made up. OWN_LIMIT small entries have 100 MB. Bytes of
+memory of all listings of the others, those that are coming included: who cannot be reached makes room, then what is new is not
+taken."""
 
-ENTRY_MEMORY = 200
-"""bytes of memory that an entry takes besides its key and value."""
-
-RECENT = 64
-RECENT_SIZE = 4096
-"""changes of a listing, and bytes of each at most, that are kept for who missed them: a short absence costs no whole listing."""
-
-PART = 60_000
-"""bytes of a listing that go into one message, so that others get in between."""
-
-NEIGHBOUR = b"n"
-"""First byte of the keys that name a neighbour in the tree. Value: UP and the state of its listing that we knew then; or DOWN and
-the state of ours that said so first (12 bytes: boot, version)."""
-
-UP, DOWN = b"\1", b"\0"
+AT_ONCE = 2 * PART
+"""bytes of listings that go to one neighbour at a time: some ms of work, here as there."""
 
 STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
-
-REMOVED: Final = 0xFFFFFFFF
-"""Length of a value that is no value: the entry is withdrawn."""
-
-
-class DirectoryError(ValueError):
-    """A message that cannot be read, or is beyond the limits."""
-
 
 @dataclass(slots=True, frozen=True)
 class Came:
@@ -93,39 +86,14 @@ class Posted:
 Event = Came | Moved | Went | Posted
 
 
-class Listing:
-    """What one broker says of itself."""
-
-    __slots__ = ("boot", "entries", "id", "loaded", "loading", "recent", "size", "up", "version", "via")
-
-    def __init__(self, broker_id: bytes, boot: int) -> None:
-        self.id = broker_id
-        self.boot = boot
-        self.version = 0  # 0: nothing has come yet
-        self.entries: dict[bytes, bytes] = {}
-        self.size = 0  # bytes of its entries
-        self.loaded = 0  # bytes of the parts that have come
-        self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
-        self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
-        self.loading: dict[bytes, bytes] | None = None  # parts of a newer listing that have come
-        self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # (version before, message CHANGES), without holes
-
-    def stamp(self) -> bytes:
-        """Which state of it this is (20 bytes)."""
-        return _stamp(self.id, self.boot, self.version)
-
-    def named(self, key: bytes, value: bytes | None) -> None:
-        """Take note of an entry that names a neighbour."""
-        if value is not None and value[:1] == UP:
-            self.up[key[1:]] = None
-        else:
-            self.up.pop(key[1:], None)
-
-
 class _Neighbour:
-    __slots__ = ("differs", "missing", "synchronised")
+    __slots__ = ("asked", "differs", "loading", "missing", "sending", "synchronised", "waiting")
 
     def __init__(self) -> None:
+        self.loading: dict[bytes, Loading] = {}  # by broker
+        self.asked: dict[bytes, bytes] = {}  # broker -> state from which on it wants to hear of it
+        self.sending: Iterator[bytes] | None = None  # the rest of a listing
+        self.waiting: list[bytes] = []  # messages that come behind it
         self.synchronised = False  # it has said what there is
         self.missing: dict[bytes, bytes] = {}  # broker -> state that it has and we have asked for
         self.differs = 0  # digests in a row
@@ -139,6 +107,9 @@ class Directory:
         self.own = Listing(own_id, boot)
         self.listings: dict[bytes, Listing] = {}  # of the others
         self._neighbours: dict[bytes, _Neighbour] = {}
+        self.refused = 0
+        """Listings that were not taken, as there was no room for them."""
+        self._memory = 0  # of the listings of the others
         self._messages: list[tuple[bytes, bytes]] = []
         self._events: list[Event] = []
         self._changes: dict[bytes, bytes | None] = {}  # of our own listing, not told yet
@@ -149,7 +120,7 @@ class Directory:
     @property
     def memory(self) -> int:
         """Bytes of memory that the listings of the others take, about."""
-        return sum(listing.size + len(listing.entries) * ENTRY_MEMORY for listing in self.listings.values())
+        return self._memory
 
     def post(self, key: bytes, value: bytes) -> None:
         """Put an entry into our listing; `flush` tells the neighbours.
@@ -213,7 +184,7 @@ class Directory:
     def neighbour_up(self, peer: bytes) -> None:
         """A link to a neighbour is part of the tree now."""
         if not (neighbour := self._neighbours.setdefault(peer, _Neighbour())).synchronised:
-            self._messages.append((peer, bytes((ASK_ALL,))))
+            self._say(peer, bytes((ASK_ALL,)))
             neighbour.differs = 0
 
     def neighbour_ready(self, peer: bytes) -> None:
@@ -226,22 +197,56 @@ class Directory:
 
     def neighbour_down(self, peer: bytes) -> None:
         """The link is not part of the tree any more."""
-        if self._neighbours.pop(peer, None) is not None:
+        if (neighbour := self._neighbours.pop(peer, None)) is not None:
+            self._memory -= sum(loading.memory for loading in neighbour.loading.values())
             if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP:
                 self.flush()
-                self.post(NEIGHBOUR + peer, DOWN + _stamp(b"", self.own.boot, self.own.version + 1))
+                self.post(NEIGHBOUR + peer, DOWN + stamp_of(b"", self.own.boot, self.own.version + 1))
             self.flush()
             self._find_ways()
 
     def check(self, peer: bytes) -> None:
         """Send a digest of what we know to a neighbour, so that it notices if it knows something else."""
         self.flush()
-        self._messages.append((peer, bytes((DIGEST,)) + self._digest()))
+        self._say(peer, bytes((DIGEST,)) + self._digest())
 
-    def take_messages(self) -> list[tuple[bytes, bytes]]:
-        """Drain what is to be sent: (neighbour, message)."""
+    def take_messages(self, room: Callable[[bytes], bool] = lambda peer: True) -> list[tuple[bytes, bytes]]:
+        """Drain what is to be sent: (neighbour, message). Of listings that were asked for, AT_ONCE to each neighbour for which
+        there is `room`; what is said to it meanwhile comes behind. So it gets no more of them at a time, whatever it asks for."""
+        for peer, neighbour in self._neighbours.items():
+            if (neighbour.asked or neighbour.sending) and room(peer):
+                self._answer_some(peer, neighbour)
         messages, self._messages = self._messages, []
         return messages
+
+    @property
+    def busy(self) -> bool:
+        """Whether more is to be sent to somebody who has asked for it."""
+        return any(neighbour.asked or neighbour.sending for neighbour in self._neighbours.values())
+
+    def _say(self, peer: bytes, message: bytes) -> None:
+        """Have a message sent to a neighbour, behind what it is being sent."""
+        neighbour = self._neighbours.get(peer)
+        if neighbour is not None and neighbour.sending is not None:
+            neighbour.waiting.append(message)
+        else:
+            self._messages.append((peer, message))
+
+    def _answer_some(self, peer: bytes, neighbour: _Neighbour) -> None:
+        """Send some of what a neighbour has asked for."""
+        left = AT_ONCE
+        while left > 0 and (neighbour.asked or neighbour.sending is not None):
+            if neighbour.sending is None:
+                broker_id = next(iter(neighbour.asked))
+                neighbour.sending = self._answer(broker_id, neighbour.asked.pop(broker_id))
+            message = next(neighbour.sending, None)
+            if message is not None:
+                self._messages.append((peer, message))
+                left -= len(message)
+                continue
+            neighbour.sending = None
+            self._messages += [(peer, waiting) for waiting in neighbour.waiting]
+            neighbour.waiting = []
 
     def take_events(self) -> list[Event]:
         """Drain what has happened, in order."""
@@ -272,7 +277,8 @@ class Directory:
             if len(body) % 20:
                 raise DirectoryError("truncated")
             for at in range(0, len(body), 20):
-                self._answer(peer, body[at : at + 8], body[at + 8 : at + 20])
+                if self._known(body[at : at + 8]) is not None:
+                    neighbour.asked[body[at : at + 8]] = body[at + 8 : at + 20]
         elif kind == LISTING:
             self._listing(peer, neighbour, body)
         elif kind == CHANGES:
@@ -281,11 +287,11 @@ class Directory:
             neighbour.differs = neighbour.differs + 1 if body != self._digest() else 0
             if neighbour.differs > 1:  # once may be a change that is on its way
                 neighbour.differs = 0
-                self._messages.append((peer, bytes((ASK_ALL,))))
+                self._say(peer, bytes((ASK_ALL,)))
         elif kind == ASK_ALL:
             self.flush()
             known = [listing.stamp() for listing in (self.own, *self.listings.values()) if listing.version]
-            self._messages.append((peer, bytes((ALL,)) + b"".join(known)))
+            self._say(peer, bytes((ALL,)) + b"".join(known))
         if self._moved:
             self._find_ways()
 
@@ -299,7 +305,7 @@ class Directory:
                 neighbour.missing[broker_id] = state
                 wanted.append(broker_id + self.state(broker_id))
         if wanted:
-            self._messages.append((peer, bytes((ASK,)) + b"".join(wanted)))
+            self._say(peer, bytes((ASK,)) + b"".join(wanted))
 
     def state(self, broker_id: bytes) -> bytes:
         """Return boot and version of a listing as they are known here (12 bytes, which grow)."""
@@ -318,33 +324,61 @@ class Directory:
         if len(body) < 21:
             raise DirectoryError("truncated")
         broker_id, state, flags = body[:8], body[8:20], body[20]
-        changes = _decode_changes(body, 21)
+        changes = decode_changes(body, 21)
         if broker_id == self.own.id or self.state(broker_id) >= state:
             neighbour.missing.pop(broker_id, None)
+            self._drop(neighbour, broker_id)
             return
-        listing = self.listings.get(broker_id)
-        if listing is None:
-            self._make_room()
-            listing = self.listings[broker_id] = Listing(broker_id, 0)
         if flags & 1:
-            listing.loading, listing.loaded = {}, 0
-        if listing.loading is None:
+            self._drop(neighbour, broker_id)
+            if len(neighbour.loading) >= MAX_BROKERS:
+                raise DirectoryError("more brokers than a federation may have")
+            neighbour.loading[broker_id] = Loading(state)
+        loading = neighbour.loading.get(broker_id)
+        if loading is None or loading.state != state:
             return
-        listing.loaded += sum(len(key) + len(value) for key, value in changes if value is not None)
-        listing.loading.update((key, value) for key, value in changes if value is not None)
-        if len(listing.loading) > OWN_LIMIT or listing.loaded > MAX_BYTES:
+        self._memory -= loading.memory
+        loading.entries.update((key, value) for key, value in changes if value is not None)
+        loading.size += sum(len(key) + len(value) for key, value in changes if value is not None)
+        self._memory += loading.memory
+        if len(loading.entries) > OWN_LIMIT or loading.size > MAX_BYTES:
             raise DirectoryError("more than a listing may have")
-        if flags & 2:
-            self._replace(listing, state)
+        if self._memory > ALL_MEMORY and not self._shrink(self.listings.get(broker_id)):
+            self._drop(neighbour, broker_id)
+            neighbour.missing.pop(broker_id, None)
+            self.refused += 1
+        elif flags & 2:
+            self._drop(neighbour, broker_id)
+            listing = self.listings.get(broker_id)
+            if listing is None:
+                self._make_room()
+                listing = self.listings[broker_id] = Listing(broker_id, 0)
+            self._replace(listing, loading.entries, state)
             neighbour.missing.pop(broker_id, None)
             for other in self._neighbours:
                 if other != peer:
-                    self._messages.append((other, bytes((STAMPS,)) + listing.stamp()))
+                    self._say(other, bytes((STAMPS,)) + listing.stamp())
 
-    def _replace(self, listing: Listing, state: bytes) -> None:
-        new, listing.loading = listing.loading or {}, None
+    def _drop(self, neighbour: _Neighbour, broker_id: bytes) -> None:
+        """Forget the parts of a listing that have come from a neighbour."""
+        loading = neighbour.loading.pop(broker_id, None)
+        if loading is not None:
+            self._memory -= loading.memory
+
+    def _shrink(self, but: Listing | None) -> bool:
+        """Forget brokers that cannot be reached until there is room; whether there is."""
+        for listing in [listing for listing in self.listings.values() if listing.via is None and listing is not but]:
+            if self._memory <= ALL_MEMORY:
+                break
+            self._memory -= listing.memory
+            del self.listings[listing.id]
+        return self._memory <= ALL_MEMORY
+
+    def _replace(self, listing: Listing, new: dict[bytes, bytes], state: bytes) -> None:
+        self._memory -= listing.memory
         old, listing.entries = listing.entries, new
         listing.size = sum(len(key) + len(value) for key, value in new.items())
+        self._memory += listing.memory
         listing.up = {key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP}
         if listing.via is not None:
             self._events += [Posted(listing.id, key, None) for key in old if key not in new]
@@ -359,16 +393,17 @@ class Directory:
         if len(body) < 28:
             raise DirectoryError("truncated")
         broker_id, boot, before, after = body[:8], body[8:12], body[12:20], body[20:28]
-        changes = _decode_changes(body, 28)
+        changes = decode_changes(body, 28)
         state = self.state(broker_id)
         if broker_id == self.own.id or state >= boot + after:
             return
         listing = self.listings.get(broker_id)
         if listing is None or state != boot + before:
             neighbour.missing[broker_id] = boot + after
-            self._messages.append((peer, bytes((ASK,)) + broker_id + state))
+            self._say(peer, bytes((ASK,)) + broker_id + state)
             return
         entries = listing.entries
+        self._memory -= listing.memory
         for key, value in changes:
             old_value = entries.pop(key, None) if value is None else entries.get(key)
             if value is not None:
@@ -379,8 +414,9 @@ class Directory:
             if key[:1] == NEIGHBOUR:
                 listing.named(key, value)
                 self._moved = True
-        if len(entries) > OWN_LIMIT or listing.size > MAX_BYTES:
-            raise DirectoryError("more than a listing may have")
+        self._memory += listing.memory
+        if len(entries) > OWN_LIMIT or listing.size > MAX_BYTES or (self._memory > ALL_MEMORY and not self._shrink(listing)):
+            raise DirectoryError("more than a listing, or all of them, may have")
         old, listing.version = listing.version, int.from_bytes(after, "big")
         self._taken(listing)
         if listing.via is not None:
@@ -391,37 +427,32 @@ class Directory:
 
     def _flood(self, listing: Listing, before: int, changes: list[tuple[bytes, bytes | None]], source: bytes | None) -> None:
         stamp = listing.stamp()
-        parts = (bytes((CHANGES,)), stamp[:12], before.to_bytes(8, "big"), stamp[12:], _encode_changes(changes))
+        parts = (bytes((CHANGES,)), stamp[:12], before.to_bytes(8, "big"), stamp[12:], encode_changes(changes))
         message = b"".join(parts)
         if len(message) > RECENT_SIZE:
             listing.recent.clear()
         else:
             listing.recent.append((before, message))
-        self._messages += [(peer, message) for peer in self._neighbours if peer != source]
+        for peer in self._neighbours:
+            if peer != source:
+                self._say(peer, message)
 
-    def _answer(self, peer: bytes, broker_id: bytes, state: bytes) -> None:
-        """Send what has changed since a state, or the whole listing."""
+    def _known(self, broker_id: bytes) -> Listing | None:
+        """Return a listing of which something is known, ours included."""
         listing = self.own if broker_id == self.own.id else self.listings.get(broker_id)
-        if listing is None or not listing.version:
-            return
+        return listing if listing is not None and (listing.version or listing is self.own) else None
+
+    def _answer(self, broker_id: bytes, state: bytes) -> Iterator[bytes]:
+        """What has changed since a state, or the whole listing, as it is now, in parts."""
+        listing = self._known(broker_id)
         if listing is self.own:
             self.flush()
+        if listing is None or not listing.version:
+            return iter(())
         known = int.from_bytes(state[4:], "big")
         if listing.boot.to_bytes(4, "big") == state[:4] and listing.recent and listing.recent[0][0] <= known:
-            self._messages += [(peer, message) for before, message in listing.recent if before >= known]
-        else:
-            self._send_listing(peer, listing)
-
-    def _send_listing(self, peer: bytes, listing: Listing) -> None:
-        head = bytes((LISTING,)) + listing.stamp()
-        first, part, size = 1, list[tuple[bytes, bytes | None]](), 0
-        for key, value in listing.entries.items():
-            part.append((key, value))
-            size += len(key) + len(value)
-            if size > PART:
-                self._messages.append((peer, head + bytes((first,)) + _encode_changes(part)))
-                first, part, size = 0, [], 0
-        self._messages.append((peer, head + bytes((first | 2,)) + _encode_changes(part)))
+            return iter([message for before, message in listing.recent if before >= known])
+        return parts_of(bytes((LISTING,)) + listing.stamp(), list(listing.entries), listing.entries)
 
     def _digest(self) -> bytes:
         return _digest(listing.stamp() for listing in (self.own, *self.reachable()))
@@ -472,6 +503,7 @@ class Directory:
             return
         for broker_id, listing in self.listings.items():
             if listing.via is None:
+                self._memory -= listing.memory
                 del self.listings[broker_id]
                 return
         raise DirectoryError("more brokers than a federation may have")
@@ -484,10 +516,6 @@ def _not_denied(known: bytes, said: bytes, other: Listing) -> bool:
     return known >= said[1:]
 
 
-def _stamp(broker_id: bytes, boot: int, version: int) -> bytes:
-    return broker_id + boot.to_bytes(4, "big") + version.to_bytes(8, "big")
-
-
 def _digest(stamps: Iterable[bytes]) -> bytes:
     """A value that depends on all stamps and not on their order: each is mixed, so that differences do not cancel out."""
     total = 0
@@ -495,25 +523,3 @@ def _digest(stamps: Iterable[bytes]) -> bytes:
         value = int.from_bytes(stamp, "big")
         total += (value * 0x9E3779B97F4A7C15F39CC0605CEDC835 + (value >> 64) * 0xC2B2AE3D27D4EB4F) & (1 << 128) - 1
     return (total & (1 << 128) - 1).to_bytes(16, "big")
-
-
-def _encode_changes(changes: Iterable[tuple[bytes, bytes | None]]) -> bytes:
-    parts = []
-    for key, value in changes:
-        size = REMOVED if value is None else len(value)
-        parts += [len(key).to_bytes(4, "big"), size.to_bytes(4, "big"), key, value or b""]
-    return b"".join(parts)
-
-
-def _decode_changes(data: bytes, at: int) -> list[tuple[bytes, bytes | None]]:
-    changes: list[tuple[bytes, bytes | None]] = []
-    while at < len(data):
-        key_size, size = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
-        removed = size == REMOVED
-        end = at + 8 + key_size + (0 if removed else size)
-        if at + 8 > len(data) or end > len(data) or end - at > MAX_ENTRY + 8:
-            raise DirectoryError("truncated, or an entry is too large")
-        key = data[at + 8 : at + 8 + key_size]
-        changes.append((key, None if removed else data[at + 8 + key_size : end]))
-        at = end
-    return changes

@@ -5,7 +5,8 @@ from collections import deque
 
 import pytest
 
-from routing.directory import ASK, CHANGES, LISTING, STAMPS, Came, Directory, DirectoryError, Posted, Went
+from routing.directory import ASK, CHANGES, LISTING, STAMPS, Came, Directory, Posted, Went
+from routing.listing import DirectoryError
 
 
 def name(number: int) -> bytes:

@@ -16,7 +16,8 @@ from broker.records import DIRECTORY, ROUTED
 from broker.streams import BREAK, CHANGED
 from broker.wire import Property
 from routing import directory
-from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
 
@@ -32,7 +33,7 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
     me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
     mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
     mine += [(key.encode(), value) for key, value in entries.items()]
-    body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + _encode_changes(mine)
+    body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + encode_changes(mine)
     neighbour.send(ping((DIRECTORY, body)))
     assert world.node.federation.listings.directory.via(me) == me
 

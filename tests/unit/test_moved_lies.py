@@ -18,7 +18,8 @@ from broker.sessionstate import WAITING, Item, SessionState, decode_state, encod
 from broker.streams import STRANGER
 from broker.wire import Connack, Property, Publish
 from broker.wire.errors import MalformedPacket
-from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, message, ping
 from tests.unit.node_harness import connect_packet
@@ -45,7 +46,7 @@ class Holder:
             (CLIENT + b"k", Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS).encode()),
         ]
         head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-        self.neighbour.send(ping((DIRECTORY, head + _encode_changes(entries))))
+        self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
         pull = self.world.node.moving._pulls["k"]

@@ -10,7 +10,8 @@ from broker.origin import origin_key
 from broker.overlays import RELAY
 from broker.records import DIRECTORY, ROUTED
 from broker.streams import CHANGED
-from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 
@@ -23,7 +24,7 @@ def known(world: World, neighbour: Neighbour) -> None:
         (RELAY, (3000).to_bytes(4, "big")),
         (LINK + OWN, (500).to_bytes(4, "big")),
     ]
-    neighbour.send(ping((DIRECTORY, bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + _encode_changes(entries))))
+    neighbour.send(ping((DIRECTORY, bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + encode_changes(entries))))
 
 
 def told(neighbour: Neighbour) -> list[bytes]:

@@ -11,7 +11,8 @@ from broker.listings import INTEREST, PACE
 from broker.propagation import WAIT
 from broker.records import DIRECTORY
 from broker.wire import Suback, Subscribe, SubscriptionRequest
-from routing.directory import CHANGES, _decode_changes
+from routing.directory import CHANGES
+from routing.listing import decode_changes
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World
 
@@ -21,7 +22,7 @@ def told(neighbour: Neighbour) -> list[list[tuple[str, bool]]]:
     found = []
     for body in neighbour.records(DIRECTORY):
         if body[0] == CHANGES:
-            changes = [(key[1:].decode(), value is not None) for key, value in _decode_changes(body, 29) if key[:1] == INTEREST]
+            changes = [(key[1:].decode(), value is not None) for key, value in decode_changes(body, 29) if key[:1] == INTEREST]
             if changes:
                 found.append(changes)
     return found

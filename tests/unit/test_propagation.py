@@ -13,7 +13,7 @@ from broker.origin import origin_key
 from broker.propagation import LOST, PAUSE_MOST, WAIT
 from broker.records import HEARD, TOLD
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
-from routing.directory import Listing
+from routing.listing import Listing
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet

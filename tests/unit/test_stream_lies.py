@@ -13,7 +13,8 @@ from broker.origin import LAST, Window, encode_vector, origin_key
 from broker.records import AGES, DIRECTORY, HEARD, ORIGINS, ROUTED, SEEN, TOLD, UPTO
 from broker.streams import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
 from broker.wire import Subscribe, SubscriptionRequest
-from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World
 
@@ -36,7 +37,7 @@ def told(world: World, liar: Neighbour, *entries: tuple[bytes, bytes | None]) ->
     word = (1).to_bytes(4, "big") + world.node.config.routing.encode()
     said = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), (ROUTING, word), *entries]
     head = bytes((LISTING,)) + bid(1) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-    liar.send(ping((DIRECTORY, head + _encode_changes(said))))
+    liar.send(ping((DIRECTORY, head + encode_changes(said))))
 
 
 def routed(kind: int, body: bytes) -> bytes:

@@ -14,7 +14,8 @@ from broker.origin import Window, origin_key
 from broker.records import DIRECTORY, ROUTED, decode_records
 from broker.streams import CHANGED
 from broker.wire import Property, Publish
-from routing.directory import LISTING, NEIGHBOUR, UP, _encode_changes
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 
@@ -23,7 +24,7 @@ def known(world: World, neighbour: Neighbour) -> None:
     me = bid(neighbour.number)
     entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
     head = bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-    neighbour.send(ping((DIRECTORY, head + _encode_changes(entries))))
+    neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
     assert world.node.federation.listings.directory.via(me) == me
 
 
