@@ -149,9 +149,10 @@ class Absents:
             yield Away(broker_id, max(0, since), absent.filters)
 
     def cut_off(self, link: Link) -> None:
-        """A link is lost: what was on its way over it may be in no other log any more, wherever it comes from."""
+        """A link is lost: what was on its way over it may be in no other log any more, wherever it comes from. What was on
+        its way over one that kept up was little, and is there."""
         position, now = link.kept_from, self._node.now
-        if position is None or link.peer is None:
+        if position is None or link.peer is None or not (link.unsent or link.marks):
             return
         listings = self._federation.listings.directory.listings
         for broker_id in dict.fromkeys((link.peer.id, *self._federation.streams.behind(link))):

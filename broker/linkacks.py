@@ -187,6 +187,7 @@ class LinkAcks:
             conn = link.conn
             if not (conn.backlog or conn.paused):
                 link.taken_at = now
+                link.unsent = 0
                 continue
             left = conn.transport.unsent()
             if left != link.unsent or conn.waiting_since > link.taken_at:

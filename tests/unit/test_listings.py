@@ -11,6 +11,7 @@ from broker.backpressure import HOLD
 from broker.giving import ANSWER as GIVEN
 from broker.giving import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.listings import CLIENT, GROUP, INTEREST
+from broker.log import NEVER
 from broker.parts import WHERE
 from broker.records import DIRECTORY, ROUTED
 from broker.streams import BREAK, CHANGED
@@ -126,3 +127,25 @@ def test_messages_to_one_broker_do_not_fill_the_memory(monkeypatch: pytest.Monke
     assert slow.conn.backlog_bytes < 60_000
     assert fast.up
     assert world.counters.routed_dropped > 800
+
+
+@pytest.mark.parametrize("lags", [True, False])
+def test_what_was_on_its_way_is_noted_of_a_link_that_lags(lags: bool) -> None:
+    """What another one had not taken yet was little, and its origin still has it: nothing of others is kept for that."""
+    world = lone(routing="flood")
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    link = neighbour.link()
+    position = link.kept_from
+    assert position is not None
+    if lags:
+        neighbour.transport.capacity = 0
+        world.connect("p").publish("a", bytes(1000), 1)
+        world.advance(1.1)
+        assert link.unsent
+    world.node.connection_lost(neighbour.conn, "reset", world.now)
+    world.settle()
+    absent = world.node.federation.absents.absent[bid(101)]
+    assert absent.cut_from == (position if lags else NEVER)
+    assert absent.back is None
