@@ -1,10 +1,11 @@
 """Sessions that other brokers take: the holder's side of a move (`broker.moving` has the whole of it), and what both sides say.
 
     request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from where on,
-             digest of its user (8), with MERGE the vector of what has to have come to the session before it is encoded
+             digest of its user (8), with REST and MERGE the vector of what has to have come to the session before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id of the broker that has it
              (its own: begin again)
-    part     u8 TAKE, REST or MERGE, stamp, client id, and what `broker.parts` says
+    part     u8 TAKE, REST or MERGE, stamp, client id, and what `broker.parts` says. Of all parts together
+             TAKE, MERGE: the session (`broker.sessionstate`); REST: u32 size, vector of what has come to it, PUBLISH packets
 
 A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until it is taken or given up.
 """
@@ -12,11 +13,24 @@ A client id is u16 size and UTF-8. All requests may be repeated; an export stays
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import BEHIND, CLIENT
-from broker.origin import LAST, Ranges, Vector, Window, decode_vector, merge, roughly, split_key, subtract
+from broker.origin import (
+    LAST,
+    Ranges,
+    Vector,
+    Window,
+    decode_vector,
+    encode_vector,
+    intersect,
+    merge,
+    roughly,
+    split_key,
+    subtract,
+)
 from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.parts import PART_SIZE, Sending, split
 from broker.session import Session
@@ -47,11 +61,9 @@ one is withdrawn has heard of the new one by then. With neither, it would begin 
 LATE = 10.0
 """s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
 longer, and what is held from them until it ends comes from the log."""
-WHOLE_TIME = 3.0
-"""s since the taker asks what came since in which we wait until what comes here is whole: longer than it takes to notice that a
-neighbour is silent (2 s), and to ask again (seed 7004453). Until it asks some seconds may have passed (`broker.propagation`)."""
 COMPLETE_TIME = 5.0
-"""s for which a session that is merged waits for what was published before the newer one subscribed."""
+"""s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
+takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
@@ -89,7 +101,7 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("asked", "at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
+    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
 
     def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
         self.taker = taker
@@ -101,7 +113,6 @@ class Export:
         self.rest = b""
         self.merged = False  # encoded for a broker that has a newer session
         self.began = self.at = at  # s; of the last request
-        self.asked = 0.0  # s; of the first one for the rest
         self.sending = Sending()
 
 
@@ -118,7 +129,7 @@ class Giving:
         self._number = 0
         self._spared = spared
         self._given: dict[str, Given] = {}
-        self._asked: dict[str, float] = {}  # client -> since when a broker wants to merge its session, which is not complete
+        self._asked: dict[str, tuple[int, float]] = {}  # client -> stamp of who waits for its session to be complete, since when
 
     # ---------------------------------------------------------------- our own clients
 
@@ -161,7 +172,7 @@ class Giving:
         node = self._node
         session = node.sessions.get(client_id)
         newer = session is not None and 0 < session.stamp <= stamp and rest[4:12] == digest(session.owner)
-        need = decode_vector(rest[12:], now) if request == MERGE else {}
+        need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
         if not read and session is not None and session.conn is not None and newer:
             node.predecessors.leave(client_id, lambda at: self.requested(sender, body, at, read=True), now)
             self._answer(sender, COMING, stamp, client_id)
@@ -183,12 +194,12 @@ class Giving:
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
             self._withdraw_later(client_id, given, LINGER if self._posted(sender, client_id) >= stamp else GIVEN_TIME)
             self._answer(sender, ENDED, stamp, client_id)
-        elif request == MERGE and not (mine and export is not None and export.merged) and self._lacks(client_id, need, now):
+        elif request == MERGE and not (mine and export and export.merged) and self._lacks(client_id, stamp, need, now):
             if session.conn is not None:
                 node.take_over(session)
             self._answer(sender, COMING, stamp, client_id)
         else:
-            self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), now)
+            self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), need, now)
 
     def _posted(self, broker_id: bytes, client_id: str) -> int:
         """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
@@ -196,10 +207,12 @@ class Giving:
         entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
         return 0 if entry is None else entry.stamp
 
-    def _lacks(self, client_id: str, need: Vector, now: float) -> bool:
-        """Whether something is still to come to a session that was published before a newer one subscribed (`need`), and has not
-        been waited for too long."""
-        since = self._asked.setdefault(client_id, now)
+    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float) -> bool:
+        """Whether something is still to come to a session that was published before its taker's subscriptions (`need`), and has
+        not been waited for too long. A link may have swallowed it, and nobody knows yet."""
+        if self._asked.get(client_id, (0, now))[0] != stamp:
+            self._asked[client_id] = (stamp, now)
+        since = self._asked[client_id][1]
         vector = self._node.relay.vector
         known = {key: window for key, window in need.items() if key in vector and self._comes(key)}
         lacks = self._federation.streams.unsettled() or only(known, offered(vector))
@@ -232,7 +245,7 @@ class Giving:
         else:
             self._answer(sender, MOVED, stamp, client_id, given[0])
 
-    def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, now: float) -> None:
+    def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, need: Vector, now: float) -> None:
         """Send parts of a session, from `at` on."""
         node = self._node
         client_id = session.client_id
@@ -250,10 +263,7 @@ class Giving:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
         if request == REST and not export.rest:
-            if not export.asked:
-                export.asked = now
-            longest = min(export.asked + WHOLE_TIME, export.began + limits.MOVE_LONGEST - limits.MOVE_TIME)
-            if self._federation.streams.unsettled() and now < longest:
+            if self._lacks(client_id, stamp, need, now) and now < export.began + limits.MOVE_LONGEST - limits.MOVE_TIME:
                 # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
                 self._answer(sender, COMING, stamp, client_id)
                 return
@@ -337,9 +347,10 @@ class Giving:
                 self._node.schedule(export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
 
     def _rest(self, session: Session, export: Export, now: float) -> bytes:
-        """Encode what came since the session was encoded and is not in it."""
+        """Encode what came since the session was encoded and is not in it, and how far that is all."""
         relay = self._node.relay
-        parts = []
+        seen = encode_vector(offered(relay.vector))
+        parts = [len(seen).to_bytes(4, "big"), seen]
         filters = [f for f in session.subscriptions if split_shared(f)[0] is None]
         for entry in relay.log.those(only(relay.vector, export.seen), export.began - LATE):
             topic = entry.topic.decode()
@@ -379,6 +390,48 @@ def name_brought(state: SessionState, brought: list[Brought]) -> None:
         topic = item.message.topic
         if state.origins[index] is None:
             state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
+
+
+def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
+    """Return what was published before subscriptions that began behind these numbers: an older session has to have it."""
+    need: Vector = {}
+    for tops in starts:
+        for key, top in tops.items():
+            if top < LAST and top > need.setdefault(key, Window(0, 0.0)).top:
+                need[key].top = top
+    return need
+
+
+def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
+    """Return what of `need` is in none of these, which say what a session was offered; nothing of origins that the first of them
+    does not know."""
+    found = {}
+    ranges = [ranges_of(vector) for vector in seen]
+    for key, window in need.items():
+        has = merge([pair for known in ranges for pair in known.get(key, ())])
+        if key in seen[0] and window.top and (lacks := subtract([(1, window.top)], has)):
+            found[key] = lacks
+    return found
+
+
+def whole(*seen: Vector) -> dict[bytes, int]:
+    """Return up to which number of each origin all is in these together."""
+    found: dict[bytes, Ranges] = {}
+    for vector in seen:
+        for key, ranges in ranges_of(vector).items():
+            found[key] = merge([*found.get(key, ()), *ranges])
+    return {key: ranges[0][1] for key, ranges in found.items() if ranges and ranges[0][0] == 1}
+
+
+def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
+    """Return what of these was published after some subscriptions (`before`): of what is older they say it themselves, as long as
+    no older session is added that lacks it."""
+    found = {}
+    for key, ranges in numbers.items():
+        window = before.get(key)
+        if rest := ranges if window is None else intersect(ranges, [(window.top + 1, LAST)]):
+            found[key] = rest
+    return found
 
 
 def ranges_of(vector: Vector) -> dict[bytes, Ranges]:

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
-from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, ranges_of, say
+from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, need_of, ranges_of, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import Message, size_of
-from broker.origin import Ranges, Vector, Window, encode_vector, intersect, subtract
+from broker.origin import Ranges, Vector, encode_vector, intersect, subtract
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
@@ -66,7 +66,7 @@ SUBSCRIBING = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
 
 UNSUBSCRIBED = 2.0
-"""s for which a merge waits until the newer session has subscriptions,"""
+"""s for which a merge waits until the newer session's client subscribes,"""
 UNSETTLED = 10.0
 """and until it is known where they begin."""
 
@@ -231,7 +231,8 @@ class Merging:
         starts = [s.start for s in session.subscriptions.values() if s.start is not None]
         if merge.state is State.WANTED:
             asking = self._federation.streams.asking
-            longest = UNSETTLED if session.subscriptions else UNSUBSCRIBED
+            waits = session.conn is not None and session.conn.waiting  # its SUBSCRIBE, until all brokers know
+            longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
             subscribing = not session.subscriptions or any(now < s.at + SUBSCRIBING or asking(s.open) for s in starts)
             if subscribing and now < merge.began + longest:
                 return
@@ -241,14 +242,9 @@ class Merging:
             merge.parts.clear()
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, RETRY_MOST)
-        need: Vector = {}
-        for start in starts:
-            for key, top in start.tops.items():
-                if top > need.setdefault(key, Window(0, 0.0)).top:
-                    need[key].top = top
         at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
         if merge.state is State.ASKING:
-            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
+            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need_of(s.tops for s in starts)))
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
         self._federation.listings.send(merge.holder, REQUEST, body)
@@ -293,8 +289,9 @@ class Merging:
 
     # ---------------------------------------------------------------- one session of two
 
-    def absorb(self, session: Session, old: SessionState, now: float) -> None:
-        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was delivered to it."""
+    def absorb(self, session: Session, old: SessionState, now: float, there: Vector | None = None) -> None:
+        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was delivered to it;
+        `there`: what the newer one was offered, if it has come from another broker just now."""
         node = self._node
         here = offered(node.relay.vector)
         waiting: list[tuple[Item, Known | None]] = []
@@ -303,7 +300,8 @@ class Merging:
                 waiting.append((item, known))
             else:
                 node.counters.merged_unsure += item.place in (IN_FLIGHT, REPEATED)
-        numbers, both = self._both(session, old, here, waiting, now)
+        seen = here if there is None else there
+        numbers, both = self._both(session, old, seen, waiting, now)
         # Then the log may lack what was delivered: it was elsewhere, or is forgotten.
         elsewhere = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
         twin = old.born == session.born  # two brokers have taken one session: what waited in that is in both
@@ -314,7 +312,7 @@ class Merging:
             content = (item.message.topic, item.message.payload)
             if known is not None:
                 mine = known in numbers or known in offered_here or self._had_elsewhere(session, *known, content[0])
-                mine = mine or (trimmed and had(session, here, *known, content[0]))
+                mine = mine or (trimmed and had(session, seen, *known, content[0]))
                 if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
                     self.offers(session, *known)
                     kept.appendleft(item)
@@ -324,6 +322,7 @@ class Merging:
                 kept.appendleft(item)
         self._federation.repeats.add(session, only(old.seen, here))
         self._federation.repeats.add(session, lacking(old.given, here))
+        self._inherit_given(session, old.given)
         self._absorbed.setdefault(session, []).append(Absorbed(old))
         node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
         node.counters.sessions_merged += 1
@@ -413,6 +412,12 @@ class Merging:
         numbers.add(number)
         return new
 
+    def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Note what a session gets from a log; False when it has got that before, or an older session that was added to it."""
+        if any(old.had(key, number, topic) for old in self._absorbed.get(session, ())):
+            return False
+        return self.offers(session, key, number)
+
     def given(self, session: Session) -> dict[bytes, Ranges]:
         """Return what a session got from logs and older sessions, for the broker that takes it."""
         known = self._offered.get(session, {})
@@ -423,7 +428,10 @@ class Merging:
         before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
         self._elsewhere[session] = {key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()}
         self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
-        for key, ranges in state.given.items():
+        self._inherit_given(session, state.given)
+
+    def _inherit_given(self, session: Session, given: dict[bytes, Ranges]) -> None:
+        for key, ranges in given.items():
             for low, high in ranges:
                 for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
                     self.offers(session, key, number)

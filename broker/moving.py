@@ -47,19 +47,22 @@ from broker.giving import (
     REST,
     TAKE,
     Giving,
+    behind,
     end_quietly,
     heard,
+    need_of,
     old_state,
     say,
+    uncovered,
+    whole,
 )
 from broker.listings import CLIENT
 from broker.log import read_link_messages
-from broker.merging import Merging
+from broker.merging import Merging, lacking
 from broker.message import Message, size_of
-from broker.origin import Vector, Window, split_key
+from broker.origin import Vector, Window, decode_vector, encode_vector, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added, Parts
-from broker.sequence_set import find
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.spared import Spared
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
     from broker.access import Permissions
     from broker.federation import Federation
     from broker.node import Node
+    from broker.positions import Start
 
 ASKING, COVERING, SETTLING, RESTING, CLOSING = range(5)
 """States of a move, see above."""
@@ -97,8 +101,8 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "state",
-        "taken", "waiting",
+        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "start",
+        "state", "taken", "told", "waiting",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -114,6 +118,13 @@ class Pull:
         self.left: tuple[int, Permissions | None, SessionState] | None = None  # an older one here that was added to it
         self.seen: Vector = {}  # what the holder has offered it,
         self.waiting = 0  # and what of that waited
+        self.start: Start | None = None  # what is published behind it comes here,
+        self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
+
+    @property
+    def need(self) -> Vector:
+        """What has to have come to the session at its holder."""
+        return need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
 
 
 class Moving:
@@ -331,6 +342,8 @@ class Moving:
         if request is not None:
             whose = digest(pull.handshake.owner)
             body = say(request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose)
+            if request == REST:
+                body += encode_vector(pull.need)
             self._federation.listings.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: Pull, now: float) -> None:
@@ -513,9 +526,11 @@ class Moving:
         pull.seen = state.seen
         self.merging.inherit(session, state)
         if left is not None:
-            self.merging.absorb(session, left, now)
+            self.merging.absorb(session, left, now, state.seen)
         pull.waiting = len(session.queue)
-        self._federation.repeats.add(session, only(pull.seen, offered(node.relay.vector)))
+        here = offered(node.relay.vector)
+        self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
+        self._federation.repeats.add(session, lacking(state.given, here))
         if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
             return False  # some of it goes to the holder alone until all know that its filters are wanted here
         for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
@@ -536,13 +551,17 @@ class Moving:
         topic = message.topic.decode()
         wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, topic)]
         permitted = session.permissions is None or session.permissions.may_receive(topic)
-        if wanted and permitted and not message.topic.startswith(b"$") and self.merging.offers(session, key, number):
+        wanted = wanted if permitted and not message.topic.startswith(b"$") else []
+        if wanted and self.merging.lacks(session, key, number, message.topic):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
 
     def _known(self, pull: Pull, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is about to get there."""
+        pull.start = self._federation.positions.begin()
+        last_before = self._federation.propagation.last_before
+        pull.told = {key: last_before(key) or 0 for key in self._federation.relay.vector}
         self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
     def _settled(self, pull: Pull, now: float) -> None:
@@ -555,8 +574,11 @@ class Moving:
         session = pull.session
         if session is None:
             return
-        rest = read_link_messages(data, now)
-        found = {(key, sequence): message for key, sequence, message in rest if not self._held(key, sequence)}
+        end = 4 + int.from_bytes(data[:4], "big")
+        seen = decode_vector(data[4:end], now)
+        all_up_to, holds = whole(pull.seen, seen), self._federation.streams.holds  # behind it, what is held here is on its way
+        rest = read_link_messages(data[end:], now)
+        found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
         self._had(session, found)
         found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, pull.began - LATE)}
         # What has come here already is in the log, and has to be sorted with what is older.
@@ -567,14 +589,8 @@ class Moving:
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
-
-    def _held(self, key: bytes, sequence: int) -> bool:
-        """Whether a message is here and comes to everybody here when what is before it has come. A holder that has waited for
-        that for too long tells of it, too."""
-        window = self._node.relay.vector.get(key)
-        if window is None or window.stream is None or sequence <= window.stream.done or window.missing(sequence):
-            return False
-        return find(window.history, sequence, sequence) < 0
+        for key, ranges in uncovered(pull.need, pull.seen, seen).items():
+            self._federation.streams.fetch(session, key, ranges)
 
     # ---------------------------------------------------------------- taking: the end
 

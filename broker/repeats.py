@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class Repeats:
     """Which sessions have had which numbers of which origin."""
 
-    __slots__ = ("_federation", "_node", "_sessions", "highest")
+    __slots__ = ("_federation", "_fetched", "_node", "_sessions", "highest")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
+        self._fetched: dict[bytes, dict[Session, Ranges]] = {}
         self.highest: dict[bytes, int] = {}
         """Origin -> the highest number that some session has had. Empty as long as none comes from elsewhere: look here first."""
 
@@ -46,6 +47,19 @@ class Repeats:
         if had:
             # What is not in any log any more comes to nobody.
             self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had))
+
+    def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
+        """Note what an origin is asked for as this session alone lacks it: those here count as having had it."""
+        sessions = self._fetched.setdefault(key, {})
+        sessions[session] = merge([*sessions.get(session, ()), *ranges])
+        self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
+        self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._got(session, key))
+
+    def _got(self, session: Session, key: bytes) -> None:
+        sessions = self._fetched.get(key, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self._fetched.pop(key, None)
 
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
@@ -94,8 +108,15 @@ class Repeats:
         fanout = self._node.fanout
         route = fanout.route(message.topic)
         had = self._sessions.get(key, {})
+        alone = {
+            session
+            for session, ranges in self._fetched.get(key, {}).items()
+            if any(low <= sequence <= high for low, high in ranges)
+        }
         few = []
         for delivery in route.deliveries:
+            if alone and delivery.session not in alone:
+                continue
             ranges = had.get(delivery.session)
             if ranges is not None and any(low <= sequence <= high for low, high in ranges):
                 continue

@@ -128,10 +128,9 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
-    for start in (s.start for s in session.subscriptions.values() if s.start is not None):
-        for key, top in start.tops.items():
-            if top > state.before.setdefault(key, Window(0, 0.0)).top:
-                state.before[key].top = min(top, LAST)
+    starts = [s.start.tops if s.start is not None else {} for s in session.subscriptions.values()]
+    for key in starts[0] if starts else ():
+        state.before[key] = Window(min(*(tops.get(key, 0) for tops in starts), LAST), 0.0)
     for number, s in enumerate(session.subscriptions.values()):
         state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
         group, inner = split_shared(s.filter)

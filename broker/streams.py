@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from broker.link import Link
     from broker.log import Entry
     from broker.node import Node
+    from broker.session import Session
 
 BREAK, CHANGED = BEHIND | LIVE | 7, BEHIND | LIVE | 9
 """Kinds of messages to one broker, beside those of `broker.answers`. CHANGED is BREAK for one origin (8 bytes): its messages come
@@ -265,6 +266,26 @@ class Streams:
                 stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
                 stream.pause = RETRY
             self.arm(stream)
+
+    def holds(self, key: bytes, sequence: int) -> bool:
+        """Whether a message is here and comes to everybody here when what is before it has come."""
+        window = self.federation.relay.vector.get(key)
+        if window is None or window.stream is None or sequence <= window.stream.done or window.missing(sequence):
+            return False
+        return find(window.history, sequence, sequence) < 0
+
+    def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
+        """Ask an origin for what a session here lacks, and nobody here wanted when it was published."""
+        window = self.federation.relay.vector.get(key)
+        stream = None if window is None else window.stream
+        if window is None or stream is None:
+            return
+        missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), stream.owed)
+        if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
+            self.federation.repeats.fetch(session, key, old)
+            stream.owe(old)
+        if missing:
+            self.lose(stream)
 
     def doubt(self) -> None:
         """Trust nobody any more to have sent all that is wanted here: not all know what that is."""

@@ -34,6 +34,11 @@ def test_the_last_word_of_a_killed_incarnation() -> None:
     assert run_strain(98100057).violations == []
 
 
+def test_what_sessions_that_become_one_have_had_elsewhere() -> None:
+    """What was published between the begins of their subscriptions is missing at their broker, and comes; the rest comes once."""
+    assert run_strain(97010332).violations == []
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_strains(seed: int) -> None:
     assert run_strain(seed).violations == []

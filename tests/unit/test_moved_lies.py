@@ -50,7 +50,7 @@ class Holder:
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
         pull = self.world.node.moving._pulls["k"]
-        for what, data in ((TAKE, state), (REST, rest)):
+        for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
             self.world.advance(PACE)

@@ -61,6 +61,22 @@ def members(some: Ranges) -> set[int]:
 
 
 @given(ranges, ranges)
+def test_what_is_fetched_for_one_is_for_nobody_else(lacked: Ranges, had: Ranges) -> None:
+    """All others count as having had it."""
+    came, here = Session(), Session()
+    place = Place(came, here)
+    place.repeats.fetch(came, KEY, lacked)  # type: ignore[arg-type]
+    place.repeats.add(came, {KEY: had})  # type: ignore[arg-type]
+    for number in range(1, 70):
+        place.repeats.deliver(KEY, number, message(number), None)
+    assert {int(payload) for session, payload in place.got if session is here} == set(range(1, 70)) - members(lacked)
+    assert {int(payload) for session, payload in place.got if session is came} == set(range(1, 70)) - members(had)
+    for _, call in place.later:
+        call(200.0)
+    assert not place.repeats._fetched
+
+
+@given(ranges, ranges)
 def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
     """Whoever came from elsewhere misses exactly what it had there; all others miss nothing."""
     came, here = Session(), Session()

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.giving import behind, need_of, ranges_of, uncovered, whole
 from broker.log import Entry, MessageLog, read_link_messages
 from broker.message import Message
-from broker.origin import LAST, Vector, Window, encode_for_links, origin_key
-from broker.session import RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.origin import LAST, Ranges, Vector, Window, encode_for_links, origin_key
+from broker.positions import Start
+from broker.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
 from broker.sessionstate import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -207,15 +209,55 @@ def numbers(vector: Vector, delivered: bool) -> set[tuple[bytes, int]]:
     }
 
 
+def listed(ranges: dict[bytes, Ranges]) -> set[tuple[bytes, int]]:
+    """Each of these numbers."""
+    return {(key, n) for key, pairs in ranges.items() for low, high in pairs for n in range(low, high + 1)}
+
+
 @given(vectors)
 def test_offered(vector: Vector) -> None:
     assert numbers(offered(vector), False) == numbers(vector, True)
 
 
+tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
+
+
+@given(st.lists(tops, max_size=3), vectors, vectors)
+def test_what_a_session_needs_and_has_not_been_offered(starts: list[dict[bytes, int]], first: Vector, second: Vector) -> None:
+    need = need_of(starts)
+    expected = {(key, n) for start in starts for key, top in start.items() for n in range(1, top + 1) if key in first}
+    assert listed(uncovered(need, first, second)) == expected - numbers(first, False) - numbers(second, False)
+    assert need_of([{KEYS[0]: LAST}]) == {}  # of an earlier incarnation of this broker nothing comes any more
+
+
+@given(vectors, vectors)
+def test_up_to_where_all_is_there(one: Vector, other: Vector) -> None:
+    has = numbers(one, False) | numbers(other, False)
+    for key, top in whole(one, other).items():
+        assert (key, top + 1) not in has
+        assert {(key, n) for n in range(1, top + 1)} <= has
+
+
+@given(vectors, tops)
+def test_what_was_published_behind_a_begin(vector: Vector, begins: dict[bytes, int]) -> None:
+    before = {key: Window(top, NOW) for key, top in begins.items()}
+    assert listed(behind(ranges_of(vector), before)) == {(key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)}
+
+
+def test_a_session_begins_where_its_oldest_subscription_does() -> None:
+    """The next broker has to deliver what is behind that, whatever a later subscription says."""
+    world = World()
+    session = world.connect("c", clean=False).owner.session
+    for number, begins in enumerate(({KEYS[0]: 5, KEYS[1]: 9}, {KEYS[0]: 3, KEYS[2]: 4})):
+        subscription = Subscription(session, f"a/{number}", 1)
+        subscription.start = Start(NOW, begins, set(), (0, 0))
+        world.node.fanout.subscribe(subscription, None, f"a/{number}")
+    assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {KEYS[0]: 3, KEYS[1]: 0}
+
+
 @given(vectors, vectors)
 def test_only(mine: Vector, theirs: Vector) -> None:
-    found = {(key, n) for key, ranges in only(mine, theirs).items() for low, high in ranges for n in range(low, high + 1)}
-    assert found == numbers(mine, False) - numbers(theirs, False)
+    assert listed(only(mine, theirs)) == numbers(mine, False) - numbers(theirs, False)
 
 
 def test_the_log_gives_what_is_asked_for() -> None:

@@ -1,0 +1,57 @@
+"""A session moves, or is merged, while its broker lacks some of what was published for it, and nobody has noticed."""
+
+from __future__ import annotations
+
+from tests.sim.test_merging import away, judge
+from tests.sim.test_moving import Row
+from tests.sim.test_position import Feed
+from tests.sim.world import End
+
+
+def swallow(row: Row, a: int, b: int) -> None:
+    """Have the link between two brokers swallow everything: it is noticed after two seconds."""
+    for end in row.world.streams.values():
+        if isinstance(end, End) and {end.host, end.peer.host} == {row.host(a), row.host(b)}:
+            end.black = True
+
+
+def test_what_a_link_has_swallowed() -> None:
+    """The client goes before its broker can know that something is missing, and nobody wanted it at the next one."""
+    row = Row(3, routing="topic", meshed=True)
+    first = away(row)
+    feed = Feed(row, 2)
+    row.run(0.3)
+    swallow(row, 1, 2)
+    row.run(0.3)
+    second = row.client(0)
+    row.until(lambda: second.connacks, 6.0)
+    assert second.present
+    row.run(3.0)
+    feed.end()
+    judge(feed, first, second)
+    assert second.payloads == sorted(second.payloads)
+    row.one_session()
+
+
+def test_what_neither_session_has_had_yet() -> None:
+    """It was published after the older one subscribed and before the newer one did; the broker of both lacks it as they meet."""
+    row = Row(3, routing="topic", meshed=True)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.3)
+    swallow(row, 0, 1)
+    row.host(1).pause()
+    second = row.client(2)
+    row.until(lambda: second.connacks)
+    assert not second.present
+    row.host(1).resume()
+    second.subscribe("a")
+    second.cut()
+    third = row.client(1)
+    row.until(lambda: third.connacks, 6.0)
+    row.run(3.0)
+    feed.end()
+    got = [*first.payloads, *second.payloads, *third.fresh(second.payloads)]
+    assert len(got) == len(set(got)), "twice"
+    assert not set(feed.sent) - set(got), "lost"
+    row.one_session()
