@@ -76,7 +76,6 @@ class Link:
         "opened",
         "peer",
         "replayed",
-        "rtt_least_ms",
         "rtt_ms",
         "seen",
         "selective",
@@ -124,7 +123,6 @@ class Link:
         self.gossiped = -1  # the membership's version that the neighbour knows
         self.next_hello = now
         self.rtt_ms: float | None = None
-        self.rtt_least_ms: float | None = None
         self._ping = 0
         self._pings: dict[int, float] = {}
         self._control: list[bytes] = []
@@ -343,7 +341,6 @@ class Link:
         sent = self._pings.pop(number, None)
         if sent is not None:
             sample = (now - sent) * 1000
-            self.rtt_least_ms = sample if self.rtt_least_ms is None else min(sample, self.rtt_least_ms)
             self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
             self.federation.rtt_sample(self, sample, now)
 

@@ -11,8 +11,7 @@ for an origin that does not answer. As long as nobody has said where a subscript
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
-    record AGES  u8 hops, u8 ms that it was on its way to the first of them,
-                 for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
+    record AGES  u8 hops, for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
 """
 
 from __future__ import annotations
@@ -42,9 +41,6 @@ POINTS = 5000
 
 MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
-
-SLACK = 0.02
-"""s; longest time for which a record counts as having been on its way."""
 
 UNSURE = 0.2
 """s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
@@ -271,20 +267,19 @@ class Positions:
     def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
         if entries:
-            link.send_behind(AGES, b"\0\0" + encode_ages(entries, now))
+            link.send_behind(AGES, b"\0" + encode_ages(entries, now))
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
         """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
-        if len(body) < 2:
+        if not body:
             raise MalformedPacket("AGES record is truncated or too large")
-        hops, late = body[0], body[1] / 1000
-        if not hops and link.rtt_least_ms is not None:  # no more than it was: who subscribed before a message must get it
-            late = min(link.rtt_least_ms / 2000, SLACK)
-        self.aged(body[2:], now - late)
-        if hops < MAX_HOPS:
+        # The record was on its way as well, for how long nobody knows: half a round trip is too much where a neighbour that has
+        # just started answered late. So messages count as younger than they are: who subscribed before one must get it.
+        self.aged(body[1:], now)
+        if body[0] < MAX_HOPS:
             for other in self._node.forwarding:
                 if other is not link:
-                    other.send_behind(AGES, bytes((hops + 1, round(late * 1000))) + body[2:])
+                    other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
 
     def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
         """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of their origins have been here.
