@@ -290,6 +290,36 @@ class MessageLog:
         """Each entry, the newest first. No change while iterating."""
         return reversed(self._entries)
 
+    def _since(self, horizon: float) -> Iterator[Entry]:
+        """The entries that came after a time (s). No change while iterating."""
+        begin = 0
+        if self._entries and horizon > self._entries[0].at:
+            begin = bisect_left(self._entries, horizon, key=attrgetter("at"))
+        return islice(self._entries, begin, None)
+
+    def first_of(self, key: bytes, horizon: float) -> int:
+        """Return the number of the oldest message of an origin that came after `horizon` (s); NEVER: there is none."""
+        return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
+
+    def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[Entry]:
+        """These messages of an origin that were logged as they were numbered (of this broker), as far as they came after
+        `horizon` (s), the oldest first. Looks no further than it is asked to. No change while iterating."""
+        entries = self._since(horizon)
+        low, at = numbers[0][0], 0
+        while piece := list(islice(entries, PIECE)):
+            self.looked_at += len(piece)
+            for entry in [e for e in piece if e.key == key and e.sequence + e.count > low]:
+                last = entry.sequence + entry.count - 1
+                while numbers[at][1] < entry.sequence:
+                    at += 1
+                    if at == len(numbers):
+                        return
+                if numbers[at][0] <= entry.sequence and last <= numbers[at][1]:
+                    yield entry
+                elif numbers[at][0] <= last:
+                    for first, end in intersect([(entry.sequence, last)], numbers[at:]):
+                        yield entry.part(first, end)
+
     def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
         """Return these messages, in the order of each origin, as far as they came after `horizon` (s). Costs no more than the
         way back to the oldest of them."""

@@ -12,9 +12,9 @@ from broker import limits
 from broker.batch import Batch
 from broker.counters import Counters
 from broker.exchange import FEWEST
-from broker.log import Entry, MessageLog
+from broker.log import NEVER, Entry, MessageLog
 from broker.message import Message, encode_halves
-from broker.origin import LAST, MARK, SIZE, Window, decode_sequence, encode_for_links, encode_vector, explicit, origin_key
+from broker.origin import LAST, MARK, SIZE, Window, decode_sequence, encode_for_links, encode_vector, explicit, merge, origin_key
 from broker.records import SEEN
 from broker.wire import Packet, Property, Publish, encode_packet
 from broker.wire.decode import decode_packet
@@ -25,7 +25,7 @@ from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, unharme
 from tests.unit.node_harness import World
 from tests.unit.test_exchange import settle_exchanges
 from tests.unit.test_exchange import stream as published
-from tests.unit.test_log import missed
+from tests.unit.test_log import KEYS, missed
 
 KEY = origin_key(FAR, 2_000)
 USER = encode_properties({Property.USER_PROPERTY: [("name", "value")]})[1:]
@@ -363,3 +363,37 @@ def test_a_few_are_not_worth_it() -> None:
     client.take()
     publisher.chunks([published(4, [("a", b"x", 1, False, None, FEWEST - 1)])])
     assert len([p for p in client.take() if isinstance(p, Publish)]) == FEWEST - 1
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=60),
+    st.lists(st.tuples(st.integers(1, 80), st.integers(0, 12)), min_size=1, max_size=6),
+    st.integers(0, 30),
+)
+def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
+    said: list[tuple[bool, int]], asked: list[tuple[int, int]], gone: int
+) -> None:
+    """The same as by the way back, whatever has left the log."""
+    kept = MessageLog(Counters())
+    own, other = 0, 0
+    for ours, count in said:
+        key, sequence = (KEYS[0], own + 1) if ours else (KEYS[1], other + 1)
+        if count > 1:
+            payloads = [b"%03d" % number for number in range(sequence, sequence + count)]
+            batch = batch_of(5, 1, b"", payloads)
+            kept.append(Entry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0))
+        else:
+            kept.append(Entry(key, sequence, b"", Message(b"t", b"%d" % sequence, 1, False, b"", None, None), 10.0))
+        own, other = (own + count, other) if ours else (own, other + count)
+    for _ in range(min(gone, len(kept))):
+        kept._gone += 1
+        kept._entries.popleft()
+    numbers = merge([(low, low + more) for low, more in asked])
+    expected = kept.those({KEYS[0]: numbers}, 0.0)
+    found = list(kept.own(KEYS[0], numbers, 0.0))
+    assert [(e.sequence, e.count, e.data(0.0)) for e in found] == [(e.sequence, e.count, e.data(0.0)) for e in expected]
+    first = kept.first_of(KEYS[0], 0.0)
+    here = [n for e in kept.latest() if e.key == KEYS[0] for n in range(e.sequence, e.sequence + e.count)]
+    assert first == min(here, default=NEVER)
+    assert list(kept.own(KEYS[0], numbers, 11.0)) == []
+    assert kept.first_of(KEYS[0], 11.0) == NEVER

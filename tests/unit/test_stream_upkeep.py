@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.answers import ANSWER, ASK
+from broker.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.batch import Batch
+from broker.listings import INTEREST
+from broker.log import Entry, read_link_messages
 from broker.message import Message
 from broker.origin import Window, origin_key
 from broker.records import DIRECTORY, ROUTED, decode_records
@@ -20,9 +22,10 @@ from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World
 
 
-def known(world: World, neighbour: Neighbour) -> None:
+def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
     me = bid(neighbour.number)
     entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    entries += [(INTEREST + one, b"") for one in filters]
     head = bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
     neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
     assert world.node.federation.listings.directory.via(me) == me
@@ -94,13 +97,13 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     client.send(*(Publish("t", b"x", 1, packet_id=1, properties={Property.CONTENT_TYPE: str(n)}) for n in range(500)))
     assert len(world.node.relay.log) == 500
     log, searched = world.node.relay.log, [0]
-    those = type(log).those
+    own = type(log).own
 
-    def counting(self: Any, numbers: Any, horizon: float) -> Any:
+    def counting(self: Any, key: bytes, numbers: Any, horizon: float) -> Any:
         searched[0] += 1
-        return those(self, numbers, horizon)
+        return own(self, key, numbers, horizon)
 
-    monkeypatch.setattr(type(log), "those", counting)
+    monkeypatch.setattr(type(log), "own", counting)
     body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
     question = (ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)
     neighbour.send(ping(*[question] * 2000))
@@ -110,6 +113,37 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     before = searched[0]
     neighbour.send(ping(question))
     assert searched[0] == before + 1
+
+
+def test_a_question_for_very_much_is_answered_in_pieces() -> None:
+    """An answer looks at no more of the log than it takes, and says how far it looked."""
+    count = 60_000
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour, b"t")
+    listing = world.node.federation.interest
+    relay = world.node.relay
+    for number in range(1, count + 1):
+        relay.own.top = number
+        one = Message(b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None)
+        relay.log.append(Entry(relay.key, number, b"", one, world.now))
+    assert listing.brokers_wanting(b"t")
+    assert not listing.brokers_wanting(b"u")
+    got: list[int] = []
+    begin, answers = 1, 0
+    while begin <= count:
+        body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + begin.to_bytes(6, "big") + count.to_bytes(6, "big")
+        neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
+        (answer,) = [text[18:] for kind, text in neighbour.control() if kind == ROUTED and text[17] in (ANSWER, PIECE)]
+        begin = int.from_bytes(answer[21:27], "big") + 1
+        got += [int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)]
+        answers += 1
+        assert relay.log.looked_at <= begin + LOOKS
+        assert bool(answer[20] & 2) == (begin <= count)
+        world.advance(0.1)
+    assert got == list(range(1000, count + 1, 1000))
+    assert answers == 1 + count // LOOKS
 
 
 def changes(neighbour: Neighbour) -> list[bytes]:
