@@ -19,6 +19,7 @@ record that refers to a message comes behind that message in the same generation
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker import limits, sharedrecords
@@ -39,6 +40,7 @@ from broker.journal import (
     RunRecord,
     SessionRecord,
     SubscribedRecord,
+    encode_begins,
     encode_end,
     encode_frame,
     encode_frames,
@@ -55,7 +57,7 @@ from broker.message import Message
 from broker.origin import Ranges, Vector, Window, encode_vector, origin_key
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
-from broker.sessionstate import offered
+from broker.sessionstate import before, offered
 from broker.withheld import Withheld
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from broker.ledger import Ref
     from broker.log import Entry
     from broker.node import Node
+    from broker.positions import Start
 
 OK, BROKEN, RECOVERING = range(3)
 
@@ -107,6 +110,7 @@ class Durability:
         self._session = 0  # and the last session
         self._seen: set[bytes] = set()  # origins of which something came since the last frame
         self._met = False  # and one that is new
+        self._beginning: dict[Start, dict[int, None]] = {}  # sessions of the last minutes, by where their subscriptions begin
         self._marks: dict[bytes, Mark] = {}  # of retained topics that were written since
         self._generation = 0
         self._file = 0  # the one that is written; 0: none
@@ -422,6 +426,7 @@ class Durability:
         self.meta(session, NEW)
         for subscription in session.subscriptions.values():
             self._subscribed(session, subscription)
+        self.begins(session)
         if session.incoming:
             self.record(encode_incoming(number, b"".join(p.to_bytes(2, "big") for p in session.incoming)))
         for packet_id, sent in session.inflight.items():
@@ -439,7 +444,26 @@ class Durability:
     def subscribed(self, session: KeptSession, subscription: Subscription) -> None:
         """Record a subscription, new or replaced."""
         self._subscribed(session, subscription)
+        if next(iter(session.subscriptions.values())) is subscription:
+            self.begins(session)
         self.promise()
+
+    def begins(self, session: KeptSession) -> None:
+        """Record where the subscriptions of a session begin, as their first one says; nothing while no other broker has been
+        there."""
+        start = next((s.start for s in session.subscriptions.values()), None)
+        if start is not None:
+            self.record(encode_begins(session.number, encode_vector(before(session))))
+            self._beginning.setdefault(start, {})[session.number] = None
+            for old in list(islice(self._beginning, 2)):
+                if old.at + limits.LOG_AGE < self.node.now:
+                    del self._beginning[old]
+
+    def raised(self, start: Start) -> None:
+        """Record once more where subscriptions begin: more is known of it by now."""
+        for number in list(self._beginning.get(start, ())):
+            if number in self.sessions:
+                self.begins(self.sessions[number])
 
     def _subscribed(self, session: KeptSession, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
@@ -448,6 +472,7 @@ class Durability:
     def unsubscribed(self, session: KeptSession, topic_filter: str) -> None:
         """Record that a subscription is gone."""
         self.record(encode_unsubscribed(session.number, topic_filter.encode()))
+        self.begins(session)
         self.promise()
 
     # ---------------------------------------------------------------- messages of sessions

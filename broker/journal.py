@@ -73,6 +73,8 @@ class Kind(IntEnum):
     """Everything that was known when this generation began is in it by now: older ones are not needed."""
     SHARED = 17
     """What became of messages for members of shared subscriptions at other brokers, or from there (`broker.sharedrecords`)."""
+    BEGINS = 18
+    """Where the subscriptions of a session begin: up to which number of each origin nothing was for it (`broker.positions`)."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -495,13 +497,18 @@ def encode_shared(body: bytes) -> bytes:
     return _RECORD.pack(17, len(body)) + body
 
 
+def encode_begins(session: int, vector: bytes) -> bytes:
+    """Return BEGINS: a vector as `broker.origin` encodes it."""
+    return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
+
+
 def encode_whole(generation: int, size: int) -> bytes:
     """Return WHOLE. `size`: bytes that it took to say everything once."""
     return _RECORD.pack(16, _WHOLE.size) + _WHOLE.pack(generation, size)
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
-    """Decode END, UNSUBSCRIBED, SETTLED and INCOMING: the session's number, and the rest. Raises struct.error."""
+    """Decode END, UNSUBSCRIBED, SETTLED, INCOMING and BEGINS: the session's number, and the rest. Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 

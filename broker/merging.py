@@ -352,6 +352,8 @@ class Merging:
                 start = starts[s.start] = self._federation.positions.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
+        if isinstance(session, KeptSession) and session.keeper is not None:
+            session.keeper.begins(session)
         ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):

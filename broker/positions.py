@@ -194,6 +194,8 @@ class Positions:
                 start.open.discard(key)
             elif not start.adopted:
                 start.open.add(key)
+            if self._node.durability is not None:
+                self._node.durability.raised(start)
         highest = self._node.federation.repeats.highest
         highest[key] = max(highest.get(key, 0), number)
 

@@ -31,6 +31,7 @@ from broker.journal import (
     decode_pumped,
     decode_sent_run,
     decode_whole,
+    encode_begins,
     encode_incoming,
     encode_retained,
     encode_seen,
@@ -59,11 +60,12 @@ Waiting = tuple[int, int, bool, bytes, bytes]
 class Kept:
     """A session as the records have it."""
 
-    __slots__ = ("head", "incoming", "inflight", "last", "queue", "subscriptions")
+    __slots__ = ("begins", "head", "incoming", "inflight", "last", "queue", "subscriptions")
 
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
         self.subscriptions: dict[bytes, SubscribedRecord] = {}
+        self.begins = b""  # a vector
         self.queue: deque[Waiting] = deque()
         self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
         self.incoming: set[int] = set()
@@ -111,6 +113,7 @@ class Image:
             Kind.SEEN: self._seen,
             Kind.WHOLE: self._whole,
             Kind.SHARED: self.shared.append,
+            Kind.BEGINS: self._begins,
         }
 
     def begin(self, *, anew: bool = False) -> None:
@@ -166,6 +169,8 @@ class Image:
             yield kept.head._replace(flags=kept.head.flags | NEW).encode()
             for subscription in kept.subscriptions.values():
                 yield subscription.encode()
+            if kept.begins:
+                yield encode_begins(number, kept.begins)
             if kept.incoming:
                 yield encode_incoming(number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming))
             for packet_id, waiting in [*kept.inflight.items(), *((0, waiting) for waiting in kept.queue)]:
@@ -228,6 +233,11 @@ class Image:
         number, topic_filter = decode_number(body)
         if (kept := self.sessions.get(number)) is not None:
             kept.subscriptions.pop(topic_filter, None)
+
+    def _begins(self, body: bytes) -> None:
+        number, vector = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.begins = vector
 
     def _queued(self, body: bytes) -> None:
         session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
@@ -475,6 +485,7 @@ class Recovery:
             state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
             state.owner = None if head.owner is None else head.owner.decode()
             state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
+            state.before = decode_vector(kept.begins, self.now)
             shared: dict[bytes, int] = {}
             for topic_filter, s in kept.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):

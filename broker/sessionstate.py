@@ -123,14 +123,19 @@ def _text(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
+def before(session: Session) -> Vector:
+    """Return what was published before the subscriptions of a session: up to `top` of each origin nothing was for it. The first
+    of them is the oldest."""
+    start = next((s.start for s in session.subscriptions.values()), None)
+    return {} if start is None else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
+
+
 def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     """Return what a session without a connection consists of."""
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
-    starts = [s.start.tops if s.start is not None else {} for s in session.subscriptions.values()]
-    for key in starts[0] if starts else ():
-        state.before[key] = Window(min(*(tops.get(key, 0) for tops in starts), LAST), 0.0)
+    state.before = before(session)
     for number, s in enumerate(session.subscriptions.values()):
         state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
         group, inner = split_shared(s.filter)
