@@ -356,10 +356,11 @@ class Streams:
             return PATIENCE
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
-            # The broker is there again and has nothing of that incarnation any more: only one that hangs or is cut off, which is
-            # noticed within link_timeout, may still have some of it.
+            # The broker is there again and has nothing of that incarnation any more. Others may: one that hangs or is cut off,
+            # which is noticed within link_timeout, or whose log is on its way to here.
             split = any(since > self.node.now - HOLD for since in self._away.values())
-            return HOLD if split else STRANGER + self.federation.config.link_timeout
+            quiet = max(0.0, stream.window.heard - stream.since) + self.federation.config.link_timeout + STRANGER
+            return HOLD if split else min(HOLD, quiet)
         # The directory takes the tree alone: with overlays an origin's messages can be here before any word of it.
         return HOLD if listing is not None or self.federation.overlays.active else STRANGER
 

@@ -129,7 +129,8 @@ class Asking:
         )  # fmt: skip
         relay = SimpleNamespace(vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ()))
         federation: Any = SimpleNamespace(
-            own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest"), listings=self.listings,
+            own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest", link_timeout=2.0),
+            listings=self.listings,
             relay=relay, interest=SimpleNamespace(selective=True), overlays=SimpleNamespace(active=False), hurry=lambda now: None,
             repeats=SimpleNamespace(highest={}), backpressure=SimpleNamespace(released=lambda slow: None),
         )  # fmt: skip
@@ -207,6 +208,17 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
         asking.answer(number, asking.stream.done + 5, flags=3)
         assert asking.stream.ask_at == 1.0 + pause
     assert len(asking.asked) == 6
+
+
+@pytest.mark.parametrize(("heard", "away", "longest"), [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, 5.0), (1.0, 0.5, 5.0)])
+def test_what_a_lost_incarnation_published_may_be_elsewhere(heard: float, away: float | None, longest: float) -> None:
+    """While some of it still comes, or a broker is away that may have it, it is waited for: five seconds at most."""
+    asking = Asking()
+    asking.listings.directory.listings[ORIGIN].boot = 2  # it was started again, and knows of nothing
+    asking.stream.since, asking.window.heard = 1.0, heard
+    if away is not None:
+        asking.streams._away[b"another!"] = away
+    assert asking.streams._longest(asking.stream) == longest
 
 
 def test_questions_are_bounded() -> None:
