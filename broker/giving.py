@@ -448,6 +448,18 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
     return vector
 
 
+def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
+    """Return what a session has been offered when an older one has been added to it: in the time before the newer one subscribed,
+    what the older one had, and what is older than both."""
+    has, old = ranges_of(newer.seen), ranges_of(older.seen)
+    for key, window in newer.before.items():
+        begun = older.before.get(key)
+        low = min(window.top, 0 if begun is None else begun.top)
+        has[key] = [*([(1, low)] if low else []), *subtract(has.get(key, []), [(1, window.top)] if window.top else [])]
+    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {*has, *old}}
+    return vector_of({key: ranges for key, ranges in both.items() if ranges})
+
+
 def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
     """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, what it had
     at other brokers, and what it got from older sessions and from logs."""

@@ -53,6 +53,7 @@ from broker.giving import (
     need_of,
     old_state,
     say,
+    seen_by_both,
     uncovered,
     whole,
 )
@@ -60,7 +61,7 @@ from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.merging import Merging, lacking
 from broker.message import Message, size_of
-from broker.origin import Vector, Window, decode_vector, encode_vector, split_key
+from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added, Parts
 from broker.session import Session, SharedOutgoing
@@ -527,6 +528,7 @@ class Moving:
         self.merging.inherit(session, state)
         if left is not None:
             self.merging.absorb(session, left, now, state.seen)
+            pull.seen = seen_by_both(state, left)
         pull.waiting = len(session.queue)
         here = offered(node.relay.vector)
         self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
@@ -596,14 +598,12 @@ class Moving:
 
     def _had(self, session: Session, found: Iterable[tuple[bytes, int]]) -> None:
         """Note what a session gets from its holder ahead of those here. Raises MalformedPacket."""
-        rest: Vector = {}
-        for key, sequence in sorted(found):
+        rest: dict[bytes, Ranges] = {}
+        for key, sequence in found:
             split_key(key)
-            window = rest.setdefault(key, Window(0, 0.0))
-            if sequence > window.top + 1:
-                window.gaps.append((window.top + 1, sequence - 1))
-            window.top = sequence
-        self._federation.repeats.add(session, only(rest, offered(self._node.relay.vector)))
+            rest.setdefault(key, []).append((sequence, sequence))
+        had = {key: merge(pairs) for key, pairs in rest.items()}
+        self._federation.repeats.add(session, lacking(had, offered(self._node.relay.vector)))
 
     def _close(self, pull: Pull, now: float) -> None:
         if pull.handshake.conn.closed or pull.handshake.conn.closing:

@@ -205,3 +205,23 @@ def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> N
     merged = row.world.now
     feed.end()
     judge(feed, first, second, third, until=merged - 0.3)
+
+
+@pytest.mark.parametrize(("routing", "arrived"), [("flood", True), ("interest", False), ("topic", False), ("topic", True)])
+def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arrived: bool) -> None:
+    """It takes its newer session to the broker of the older one, to which what was published between the two comes later."""
+    row, first, feed = parted(Row(3, routing=routing, meshed=True))
+    second = row.connect(2)
+    second.subscribe("a")
+    row.run(0.5)
+    second.leave()
+    row.host(0).pause()  # the publisher's broker: nothing comes from there
+    row.world.heal()
+    row.until(lambda: row.node(1).federation.moving._elsewhere("c"), 10.0)
+    third = row.client(1)
+    row.until(lambda: third.connacks if arrived else not row.node(1).sessions["c"].stamp)
+    row.host(0).resume()
+    row.until(lambda: third.connacks, 10.0)
+    assert third.present
+    settle(row, feed)
+    judge(feed, first, second, third)
