@@ -17,6 +17,7 @@ from broker.log import Entry, with_expiry
 from broker.origin import LAST, Ranges, intersect, merge, origin_key, subtract
 from broker.positions import answer_of, numbers_at, times_of
 from broker.rate import Budget
+from broker.segment import Part
 from broker.sequence_set import decode_pairs
 from broker.wire.errors import MalformedPacket
 
@@ -93,8 +94,8 @@ class Answers:
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
             self._budget.left -= READ_COST
-            top = frame.parts[sender, key].last
-            federation.absents.tail.read(frame, lambda entries: self._from_tail(asked, entries, top))
+            part = frame.parts[sender, key]
+            federation.absents.tail.read(frame, lambda entries: self._from_tail(asked, entries, part))
 
     def _from_log(self, asked: Asked, now: float) -> None:
         federation = self._federation
@@ -134,23 +135,24 @@ class Answers:
         left = subtract(asked.lacks, merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]))
         return left[-1][1] if left else 0, found
 
-    def _from_tail(self, asked: Asked, entries: list[Entry] | None, top: int) -> None:
-        """Answer with a frame of the tail, up to number `top`. None: it cannot be read any more, and will be asked for again."""
+    def _from_tail(self, asked: Asked, entries: list[Entry] | None, part: Part) -> None:
+        """Answer with a frame of the tail, up to its last number. None: it cannot be read any more, and is asked for again."""
         self._reading.discard((asked.sender, asked.key))
-        now = self._node.now
-        if entries is None or asked.key not in self._federation.relay.ours:
+        now, federation = self._node.now, self._federation
+        if entries is None or asked.key not in federation.relay.ours:
             return
         ours = [entry for entry in entries if entry.key == asked.key]
         # What was later than this frame is told with the frame that has it.
-        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, top + 1)
+        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, part.last + 1)
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
             data.append(current(entry, now))
             self._node.counters.tail_replayed += entry.count
-        here = merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in ours])
-        left = subtract(intersect(asked.lacks, [(1, top)]), here)
-        self._send(asked, numbers, data, top, now, more=True, gone=left[-1][1] if left else 0)
+        # What is before all that is in the tail may be on its way; what is missing in between was not wanted.
+        begins = part.first > 1 and part.first == federation.absents.tail.begins(asked.sender, asked.key)
+        left = intersect(asked.lacks, [(1, part.first - 1)]) if begins else []
+        self._send(asked, numbers, data, part.last, now, more=True, gone=left[-1][1] if left else 0)
 
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[Entry], bool]:
         """Return what tells whether the sender wants an entry. `named_too`: some may be for members of shared subscriptions."""

@@ -11,7 +11,8 @@ broker that had it last.
 It is offered again each second until something is heard. It comes behind what is newer.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
-    body of PIECE         origin, u32 number of it, u32 index, u8 last, a part of (u32 size of ages, ages, PUBLISH packets)
+    body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it stands for what was offered,
+                          a part of (u32 size of ages, ages, PUBLISH packets)
     origin                id, u32 boot
 """
 
@@ -47,7 +48,7 @@ PAUSE = 0.005
 ORIGIN_SIZE = 12
 """bytes of an origin,"""
 
-HEAD = ORIGIN_SIZE + 9
+HEAD = ORIGIN_SIZE + 15
 """and ahead of what is in a part of a PIECE."""
 
 LONGEST = 4 * CHUNK
@@ -99,9 +100,10 @@ class Late:
             absents.sent(sender, key)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
-            absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries))
+            top = frame.parts[sender, key].last
+            absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries, top))
 
-    def _send(self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None) -> None:
+    def _send(self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None, top: int) -> None:
         self._reading.discard((receiver, key))
         now = self._node.now
         found = parts_of(entries or (), key, lacks)
@@ -112,7 +114,7 @@ class Late:
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            told = head + index.to_bytes(4, "big") + bytes((index == count - 1,))
+            told = head + index.to_bytes(4, "big") + bytes((index == count - 1,)) + top.to_bytes(6, "big")
             self._federation.listings.send(receiver, PIECE, told + data[index * PART : (index + 1) * PART])
 
     # ---------------------------------------------------------------- the broker that is back
@@ -159,9 +161,12 @@ class Late:
             return
         parts.append(body[HEAD:])
         self._coming += len(body) - HEAD
-        if body[HEAD - 1]:
+        if body[20]:
             self._forget(sender, key)
             topics = self._take(link, key, b"".join(parts), now)
+            # What is missing up to there is not there, either: nobody here wanted it. It must not be asked for again.
+            top = int.from_bytes(body[21:HEAD], "big")
+            self._asked[sender, key] = intersect(self._asked[sender, key], [(top + 1, LAST)]) if top < LAST else []
             self._when_room(key, sender, topics, now)
 
     def _forget(self, sender: bytes, key: bytes) -> None:

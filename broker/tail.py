@@ -175,6 +175,11 @@ class Tail:
         frames = self._index.get(where)
         return frames[-1].parts[where].last if frames else 0
 
+    def begins(self, broker_id: bytes, key: bytes) -> int:
+        """Return the lowest number of an origin that is here for a broker; 0: there is none."""
+        frames = self._index.get((broker_id, key))
+        return frames[0].parts[broker_id, key].first if frames else 0
+
     def last(self, key: bytes) -> int:
         """Return the highest number of an origin that is here; 0: there is none."""
         return max((self._last(where) for where in self._index if where[1] == key), default=0)

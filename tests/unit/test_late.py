@@ -14,6 +14,7 @@ from tests.unit.node_harness import World
 
 FAR = b"far-away"
 KEY = origin_key(FAR, 7)
+TOP = (5).to_bytes(6, "big")
 
 
 def test_ranges() -> None:
@@ -43,10 +44,10 @@ def test_bent_pieces(data: bytes) -> None:
     head = a2b_base64(KEY) + (1).to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         late._piece_received(FAR, head, now)
-    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + data, now)  # its beginning did not come
+    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + TOP + data, now)  # its beginning did not come
     assert window.top == 0
     with suppress(WireError):
-        late._piece_received(FAR, head + bytes(4) + b"\1" + data, now)
+        late._piece_received(FAR, head + bytes(4) + b"\1" + TOP + data, now)
     assert window.top == 0
     assert late._coming == 0
     assert {OFFER, LACK, PIECE}.isdisjoint({13, 14, 16})
@@ -60,5 +61,18 @@ def test_pieces_that_never_end_are_forgotten() -> None:
     node.federation.listings.arriving = object()  # type: ignore[assignment]
     for index in range(40):
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
-        late._piece_received(FAR, head + b"\0" + bytes(60_000), now)
+        late._piece_received(FAR, head + b"\0" + TOP + bytes(60_000), now)
     assert late._coming < 1_200_000
+
+
+def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
+    """Numbers between those that it brings were wanted by nobody here: who asked for them went on asking for ever."""
+    node = World(discovery="static").node
+    late, now = node.federation.late, node.now
+    node.relay.vector[KEY] = Window(0, now)
+    late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
+    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now)
+    assert late._asked[FAR, KEY] == [(6, 9)]
+    late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + (9).to_bytes(6, "big") + bytes(4), now)
+    assert not late._asked
