@@ -1,0 +1,131 @@
+"""The longest turns of one node (CPU, printed, not judged) by what others bring about; no sockets."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker import limits
+from broker.answers import ASK
+from broker.assignments import DECLINE, REPORT
+from broker.ledger import encode_refs
+from broker.listings import INTEREST
+from broker.log import Entry
+from broker.message import Message
+from broker.origin import Window, encode_for_links, encode_vector, origin_key
+from broker.records import DIRECTORY, ROUTED, SEEN
+from routing.directory import ASK as ASK_LISTING
+from routing.share import encode_standing, group_key, mark_of
+from stp.bpdu import Role
+from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
+from tests.unit.node_harness import World
+from tests.unit.test_listings import known
+
+COUNT = 300_000
+"""messages of 64 bytes, a full log"""
+KEY = origin_key(FAR, 2_000)
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """The garbage collector as a broker has it."""
+    old = gc.get_threshold()
+    yield
+    gc.set_threshold(*old)
+    gc.unfreeze()
+
+
+def logged(world: World, key: bytes) -> None:
+    relay = world.node.relay
+    for number in range(1, COUNT + 1):
+        one = Message(b"t/%d" % (number % 500), bytes(64), 1, False, b"", None, None)
+        if key == relay.key:
+            relay.own.top = number
+        else:
+            relay.accept(key, number, 1, world.now)
+        relay.log.append(Entry(key, number, encode_for_links(one, key, number, 0.0), one, world.now))
+
+
+def longest(world: World, what: str, begin: Callable[[], Any], over: Callable[[], Any]) -> None:
+    """Have something begin and wait until it is over; print the longest turn."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 4, 6_000)
+    most, turns = 0.0, 0
+    step = begin
+    while turns == 0 or not over():
+        assert turns < 10_000
+        began = time.thread_time()
+        step()
+        most, turns = max(most, time.thread_time() - began), turns + 1
+        due = world.node.next_deadline()
+        assert due is not None
+        world.now = max(world.now, due)
+        world.node.turns.work = 0
+
+        def step() -> None:
+            world.node.tick(world.now)
+            world.settle()
+
+    print(f"{what}: longest turn {1000 * most:.1f} ms of {turns}")
+
+
+@pytest.mark.parametrize("lacks", [0, COUNT])
+def test_a_link_joins(lacks: int) -> None:
+    world = lone(link_timeout=1000.0)
+    logged(world, KEY)
+    one = Neighbour(world, 1)
+    one.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    relay = world.node.relay
+    seen = ping((SEEN, encode_vector({relay.key: relay.own, KEY: Window(COUNT - lacks, 0.0)})))
+    longest(world, f"a neighbour joins that lacks {lacks} of {COUNT} messages", lambda: one.send(seen), lambda: one.link().live)
+
+
+@pytest.mark.parametrize("begin", [1, COUNT - 20_000])
+def test_an_origin_is_asked(begin: int) -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one, 2, **{"ft/7": b""})
+    logged(world, world.node.relay.key)
+    body = bytes(16) + (1_000).to_bytes(4, "big") + b"\0" + begin.to_bytes(6, "big") + COUNT.to_bytes(6, "big")
+    question = ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body))
+    what = f"an answer from number {begin} on, of {COUNT}, of which one in 500 is wanted"
+    longest(world, what, lambda: one.send(question), lambda: True)
+
+
+def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000_000)
+    world = lone(link_timeout=1000.0)
+    one, other = Neighbour(world, 101), Neighbour(world, 102)
+    one.child()
+    other.child()
+    sharing, count = world.node.federation.sharing, 9_900
+    sharing._posted(bid(101), group_key("g", "t"), encode_standing(1))
+    publisher = world.connect("p")
+    for number in range(count):
+        publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
+    sharing._posted(bid(102), group_key("g", "t"), encode_standing(1))
+    said = encode_refs((DECLINE, (world.node.relay.key, number, mark_of(group_key("g", "t")))) for number in range(1, count + 1))
+    report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
+    what = f"{count} messages of a group are given back"
+    longest(world, what, lambda: one.send(report), lambda: world.counters.shared_given_again == count)
+
+
+def test_a_listing_is_asked_for() -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    one = Neighbour(world, 1)
+    one.child()
+    for number in range(20_000):
+        world.node.federation.listings.post(INTEREST + b"device/%d/state" % number)
+    world.advance(1.0)
+    one.take()
+    question = ping((DIRECTORY, bytes((ASK_LISTING,)) + (OWN + bytes(12)) * 100))
+    size = 20_000 * 20
+    what = "a listing of 20,000 filters is asked for 100 times"
+    longest(world, what, lambda: one.send(question), lambda: len(one.transport.written) > size)
+    print(f"  {len(one.transport.written):,} bytes in all")
