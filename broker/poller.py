@@ -39,6 +39,12 @@ overtake most of what waits."""
 EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
+STILL = 0.1
+"""s without a turn, after which connections that were closed meanwhile are handled first."""
+
+LAST_READS = 64
+"""times that such a connection is read in that turn, at most: it has its end to tell behind what it has sent."""
+
 PIECES = 1024
 """pieces written by one system call (IOV_MAX)."""
 
@@ -47,9 +53,10 @@ AVAILABLE = hasattr(select, "epoll")
 
 if AVAILABLE:
     IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
-    BROKEN = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
+    FAILED = select.EPOLLHUP | select.EPOLLERR
 else:  # pragma: no cover
-    IN, OUT, LEFT, BROKEN = 1, 4, 0x2000, 0x2018
+    IN, OUT, LEFT, FAILED = 1, 4, 0x2000, 0x18
+BROKEN = FAILED | LEFT
 
 PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 
@@ -57,7 +64,7 @@ PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 class Poller:
     """The connections of one driver."""
 
-    __slots__ = ("_epoll", "_into", "_view", "driver", "streams")
+    __slots__ = ("_began", "_epoll", "_into", "_view", "driver", "streams")
 
     def __init__(self, driver: Driver) -> None:
         buffer = bytearray(READ_SIZE)
@@ -66,6 +73,7 @@ class Poller:
         self._into = (buffer,)
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
+        self._began = 0.0  # s; the last turn
         driver.loop.add_reader(self._epoll.fileno(), self.run)
 
     def close(self) -> None:
@@ -83,8 +91,12 @@ class Poller:
         streams = self.streams
         driver.flushing = True  # at the end of this
         began = flushed = now = clock()
+        still, self._began = began > self._began + STILL, began
         try:
-            for number, event in self._epoll.poll(0, EVENTS):
+            events = self._epoll.poll(0, EVENTS)
+            if still:
+                events = self._read_ended(events, now)
+            for number, event in events:
                 stream = streams.get(number)
                 if stream is None:  # closed since the poll, by what was read of another one
                     continue
@@ -104,10 +116,25 @@ class Poller:
             driver.run()
             node.turns.took(clock() - began)
 
+    def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
+        """Read those to their end that were closed while nothing was read (the broker was stopped); returns the events of others.
+        What these have sent is not for them any more: it would count as sent to somebody who may have got it (MQTT-4.3.3-1)."""
+        for number, event in events:
+            stream = self.streams.get(number)
+            if stream is None or not event & BROKEN:
+                continue
+            try:
+                for _ in range(LAST_READS):
+                    if stream.reading and stream.state == OPEN:
+                        self._read(stream, event, now)
+            except Exception as error:
+                self._fault(stream, error)
+        return [(number, event) for number, event in events if not event & BROKEN]
+
     def _read(self, stream: Stream, event: int, now: float) -> None:
         if not stream.reading:
             # Held or closing, perhaps only since the poll: then what the peer has sent stays where it is.
-            if event & BROKEN and stream.mask:
+            if event & (BROKEN if stream.state == PARKED else FAILED) and stream.mask:
                 stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
             return
         try:
@@ -247,7 +274,7 @@ class Stream:
 
     def watched(self) -> None:
         """Be woken for what is wanted now, and for nothing else."""
-        mask = (IN if self.reading else 0) | (OUT if self._out else 0)
+        mask = (IN | LEFT if self.reading else 0) | (OUT if self._out else 0)
         if mask != self.mask:
             self._watch(mask)
 

@@ -11,6 +11,7 @@ import random
 import selectors
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -288,6 +289,21 @@ def test_an_answer_is_on_its_way_in_the_turn_of_the_question(scene: Scene) -> No
     assert conn.received == b"hello"
     assert take(peer) == b"HELLO"
     assert scene.quiet()
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) -> None:
+    """What another one sent meanwhile is for a session without a connection then, not on its way to somebody who is gone."""
+    (_, other, busy), (_, gone, peer) = scene.open(), scene.open()
+    found: list[tuple[str, bool]] = []
+    scene.node.on_receive = lambda conn, data: found.append((data.decode(), bool(gone.lost)))
+    busy.send(b"message")
+    peer.send(b"ack")
+    peer.close()
+    scene.poller._began = 0.0 if still else time.monotonic() + 3600
+    scene.turns()
+    assert sorted(found) == [("ack", False), ("message", still)]
+    assert not other.lost
 
 
 def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
