@@ -294,6 +294,7 @@ class Schedule:
         self._settle()
         quiet(world)
         self.converge = world.now - healed
+        world.run(10.0, self._drained)  # where 8 KiB on their way are all that a link takes, replays take seconds
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
@@ -302,6 +303,11 @@ class Schedule:
         if not world.violations:
             self._probe(messages)
         self._judge(messages, probes)
+
+    def _drained(self) -> bool:
+        """Whether nothing waits for a slow link."""
+        links = [link for host in self.world.alive() for link in host.running.federation.links.values()]
+        return not any(link.conn.backlog_bytes for link in links)
 
     def _settle(self) -> None:
         """Wait for what may take longer."""
