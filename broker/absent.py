@@ -111,6 +111,11 @@ class Absent:
         return self._lost + sum(count for dropped in self.dropped.values() for _, _, count in dropped)
 
 
+def filters_of(keys: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the filters among what a broker has posted."""
+    return tuple(key[1:] for key in keys if key[:1] == INTEREST)
+
+
 def common(first: int, last: int, count: int, lacked: Ranges) -> int:
     """Return how many of `count` messages between two numbers are lacked, at most."""
     return min(count, sum(high - low + 1 for low, high in intersect([(first, last)], lacked)))
@@ -160,7 +165,7 @@ class Absents:
             if absent is None and len(self.absent) < limits.ABSENT_BROKERS and broker_id in listings:
                 keys = listings[broker_id].entries
                 few = len(keys) <= limits.ABSENT_FILTERS
-                filters = tuple(key[1:] for key in keys if key[:1] == INTEREST) if few else (EVERYTHING,)
+                filters = filters_of(keys) if few else (EVERYTHING,)
                 absent = self.absent[broker_id] = Absent(filters, position, now)
                 absent.back = now  # unless the tree says that it is gone
                 self._watch()
@@ -172,7 +177,7 @@ class Absents:
     def went(self, broker_id: bytes, keys: tuple[bytes, ...]) -> None:
         """The tree has lost a broker, which had posted this."""
         known = self.absent.get(broker_id)
-        filters = tuple(key[1:] for key in keys if key[:1] == INTEREST)
+        filters = filters_of(keys)
         acks = self._federation.acks
         if known is not None:
             known.back = None

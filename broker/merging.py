@@ -41,7 +41,7 @@ from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
 from broker.sequence_set import find
-from broker.session import Outgoing, Repeat, Session
+from broker.session import Outgoing, Repeat, Session, wanting
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.strings import shorten
@@ -443,9 +443,7 @@ class Merging:
         ranges = self._elsewhere.get(session, {}).get(key)
         if not ranges or find(ranges, number, number) < 0:
             return False
-        name = topic.decode()
-        came = [s for s in session.subscriptions.values() if s.start is None or s.start.adopted]
-        return any(split_shared(s.filter)[0] is None and matches(s.filter, name) for s in came)
+        return any(s.start is None or s.start.adopted for s in wanting(session, topic))
 
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)
@@ -492,7 +490,7 @@ class Merging:
             name = item.message.topic.decode()
             if session.permissions is not None and not session.permissions.may_receive(name):
                 continue
-            wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name)]
+            wanted = list(wanting(session, item.message.topic))
             ids = Delivery(session, wanted).ids if wanted else b""
             added.append(Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids))
         sent = [session.queue.popleft() for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))]
@@ -525,11 +523,7 @@ def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes, *
     window = here.get(key)
     if window is None or window.missing(number):
         return False
-    name = topic.decode()
-    return any(
-        begun(s.start, key, number, logged=logged) and split_shared(s.filter)[0] is None and matches(s.filter, name)
-        for s in session.subscriptions.values()
-    )
+    return any(begun(s.start, key, number, logged=logged) for s in wanting(session, topic))
 
 
 def begun(start: Start | None, key: bytes, number: int, *, logged: bool) -> bool:

@@ -125,8 +125,9 @@ class Poller:
                 continue
             try:
                 for _ in range(LAST_READS):
-                    if stream.reading and stream.state == OPEN:
-                        self._read(stream, event, now)
+                    if not stream.reading or stream.state != OPEN:
+                        break
+                    self._read(stream, event, now)
             except Exception as error:
                 self._fault(stream, error)
         return [(number, event) for number, event in events if not event & BROKEN]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.fanout import Delivery, Route
 from broker.origin import Ranges, Vector, Window, merge, roughly, subtract
-from routing.topics import matches, split_shared
+from broker.session import wanting
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -143,8 +143,7 @@ def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delive
     subscriptions = [s for s in session.subscriptions.values() if s.start is not None and sequence <= s.start.tops.get(key, 0)]
     if not subscriptions:
         return delivery
-    name = topic.decode()
-    wanted = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name)]
+    wanted = list(wanting(session, topic))
     begun = [s for s in wanted if s not in subscriptions]
     if len(begun) == len(wanted):
         return delivery

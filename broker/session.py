@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -571,3 +572,9 @@ class Session:
             self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
         return [o for o in dropped if isinstance(o, SharedOutgoing)]
+
+
+def wanting(session: Session, topic: bytes) -> Iterator[Subscription]:
+    """The subscriptions of a session that match a topic, but for those as a member of a group."""
+    name = topic.decode()
+    return (s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name))
