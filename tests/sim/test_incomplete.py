@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.sim.disk import Disk
-from tests.sim.test_merging import away, judge
+from tests.sim.test_merging import away, judge, kept_row
 from tests.sim.test_moving import Row
 from tests.sim.test_position import Feed
-from tests.sim.world import End, World
+from tests.sim.world import End
 
 
 def swallow(row: Row, a: int, b: int) -> None:
@@ -36,18 +35,9 @@ def test_what_a_link_has_swallowed() -> None:
 
 def test_a_session_from_a_journal_knows_where_it_begins() -> None:
     """Its broker published before it subscribed, and was killed: an older session has that, and it is not taken for its own."""
-    row = Row.__new__(Row)
-    row.world = world = World(7)
-    world.skew, world.rate, world.loss = 0.0, 1.25e7, 0.0
-    disks: dict[int, Disk] = {}
-    world.on_start.append(lambda host: disks[host.index].started())
-    for index in range(3):
-        host = world.add(discovery="multicast", capability=float(9 - index), routing="topic")
-        disks[index] = Disk(world, host, sync=False)
-        host.start()
-    row.join()
+    row = kept_row("topic")
     away(row)
-    world.partition([[1]])
+    row.world.partition([[1]])
     row.run(6.0)
     row.connect(2, "p").publish("a", b"before")
     row.run(0.1)
@@ -60,7 +50,7 @@ def test_a_session_from_a_journal_knows_where_it_begins() -> None:
     row.run(0.5)
     row.host(2).start()
     third = row.connect(2)
-    world.heal()
+    row.world.heal()
     row.join()
     row.run(3.0)
     row.one_session()

@@ -148,8 +148,8 @@ def test_what_has_ended_does_not_come_back(again: bool) -> None:
     assert sum(CLIENT + b"c" in mine for mine in entries) == 1
 
 
-@pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_killed_and_back_from_its_journal(routing: str) -> None:
+def kept_row(routing: str) -> Row:
+    """Three brokers with journals, all linked."""
     row = Row.__new__(Row)
     row.world = world = World(7)
     world.skew, world.rate, world.loss = 0.0, 1.25e7, 0.0
@@ -160,6 +160,12 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
         disks[index] = Disk(world, host, sync=False)
         host.start()
     row.join()
+    return row
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_killed_and_back_from_its_journal(routing: str) -> None:
+    row = kept_row(routing)
     first = away(row)
     feed = Feed(row, 0)
     row.run(0.5)

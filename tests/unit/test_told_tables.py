@@ -48,26 +48,26 @@ def there(broker: int) -> Entries:
 # ---------------------------------------------------------------- listings
 
 
-def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None:
+def well_subscribed() -> tuple[World, Neighbour]:
+    """A broker whose own listing is long, and its neighbour, who has heard of that."""
     world, liar = linked()
-    listings = world.node.federation.listings
     for number in range(20_000):
-        listings.post(INTEREST + b"device/%d/state" % number)
+        world.node.federation.listings.post(INTEREST + b"device/%d/state" % number)
     world.advance(1.0)
     liar.take()
-    whole = sum(len(key) + 8 for key in listings.directory.own.entries)
+    return world, liar
+
+
+def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None:
+    world, liar = well_subscribed()
+    whole = sum(len(key) + 8 for key in world.node.federation.listings.directory.own.entries)
     liar.send(ping((DIRECTORY, bytes((ASK,)) + (OWN + bytes(12)) * 10_000)))
     assert world.most(1.0, lambda: int(world.counters.link_bytes_data) + len(liar.transport.written)) <= 2 * AT_ONCE
     assert whole <= len(liar.transport.written) <= whole + AT_ONCE
 
 
 def test_who_takes_nothing_is_sent_no_more_listings() -> None:
-    world, liar = linked()
-    listings = world.node.federation.listings
-    for number in range(20_000):
-        listings.post(INTEREST + b"device/%d/state" % number)
-    world.advance(1.0)
-    liar.take()
+    world, liar = well_subscribed()
     liar.transport.capacity = 1000
     for _ in range(100):
         liar.send(ping((DIRECTORY, bytes((ASK,)) + OWN + bytes(12))))
