@@ -63,6 +63,7 @@ def measure(size: int) -> Growth:
 
     Raises RuntimeError: a match did not find these two.
     """
+    from broker import limits
     from broker.config import NodeConfig
     from broker.node import Node
     from broker.session import Session, Subscription
@@ -75,7 +76,7 @@ def measure(size: int) -> Growth:
     sessions = [Session(node, f"client-{number}") for number in range(size // _PER_SESSION)]
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 10)  # as the broker does
+    gc.set_threshold(*limits.COLLECTOR)  # as the broker does
 
     def add(number: int, topic_filter: str) -> None:
         session = sessions[number % len(sessions)]

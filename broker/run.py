@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker import admin as admin_server
-from broker import logs, peering
+from broker import limits, logs, peering
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError, ConfigFile
 from broker.disk import Disk
@@ -316,4 +316,4 @@ def _spare_the_collector() -> None:
     and it would look through them again at every few dozen that come. Little of ours is garbage in circles."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(2_000, 4, 6_000)  # 10,000 objects are some ms of it; all that a broker may keep, a second: hardly ever
+    gc.set_threshold(*limits.COLLECTOR)

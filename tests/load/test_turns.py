@@ -54,7 +54,7 @@ def longest(world: World, what: str, begin: Callable[[], Any], over: Callable[[]
     """Have something begin and wait until it is over; print the longest turn."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(2_000, 4, 6_000)
+    gc.set_threshold(*limits.COLLECTOR)
     most, turns = 0.0, 0
     step = begin
     while turns == 0 or not over():
