@@ -267,6 +267,7 @@ class Node:
         """Do what is due."""
         self.now = now
         self.current = None
+        self.federation.awake(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             call = heappop(timers)[2].call

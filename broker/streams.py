@@ -330,6 +330,13 @@ class Streams:
         if times:
             stream.timer = self.node.schedule(max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now))
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for so long: what came meanwhile is still to be read, and nobody was away."""
+        for stream in self._all():
+            stream.since = min(now, stream.since + seconds)
+            if stream.follows_since:
+                stream.follows_since = min(now, stream.follows_since + seconds)
+
     def _due(self, stream: Stream, now: float) -> None:
         stream.timer = None
         known = self.federation.relay.vector.get(stream.key)
