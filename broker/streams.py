@@ -262,9 +262,9 @@ class Streams:
             self._broken(stream)
         else:
             stream.outdate()
-            if not stream.questions:  # else an answer may be on its way, behind much else: when it is here, we ask again
-                stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
-                stream.pause = RETRY
+            # Where an answer may be on its way, behind much else, we ask again when it is here, or a little later.
+            stream.ask_at = min(stream.ask_at, self.node.now + (RETRY if stream.questions else ASK_PAUSE))
+            stream.pause = RETRY
             self.arm(stream)
 
     def holds(self, key: bytes, sequence: int) -> bool:
