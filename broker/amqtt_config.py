@@ -20,6 +20,9 @@ from discovery.address import Address, is_loopback
 
 __all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "link_listener", "read_config"]
 
+SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay")
+"""Keys of the file that are times (s)."""
+
 PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
 
 
@@ -41,10 +44,15 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
         data["listeners"] = listeners
     if "max_qos" in data and (isinstance(data["max_qos"], bool) or data["max_qos"] not in (0, 1, 2)):
         file.fail((_spelt(file, (), "max_qos"),), f"{data['max_qos']!r} is not 0, 1 or 2")
-    longest = data.get("session_expiry_interval")
-    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 0):
-        file.fail((_spelt(file, (), "session_expiry_interval"),), f"{longest!r} is not a whole number of seconds from 0")
+    for key in SECONDS:
+        _check_whole(file, (), key, data, "is not a whole number of seconds from 0", 0)
     return data, _checked(file, data)
+
+
+def _check_whole(file: ConfigFile, path: KeyPath, key: str, data: Mapping[str, Any], wrong: str, least: int) -> None:
+    value = data.get(key)
+    if isinstance(value, bool) or (isinstance(value, int) and not least <= value < 2**32):
+        file.fail((*path, _spelt(file, path, key)), f"{value!r} {wrong}")
 
 
 def _checked(file: ConfigFile, data: dict[str, Any]) -> BrokerConfig:
@@ -101,6 +109,7 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
     if kind not in kinds:
         file.fail((*path, "type"), f"{kind!r} is not one of {', '.join(kinds)}")
     entry["type"] = ListenerType(kind)
+    _check_whole(file, path, "max_connections", entry, "is not a number of connections, or -1 for as many as come", -1)
     try:
         ours = split_options({"default": copy.deepcopy(entry)})[0]["default"]
         listener = dataclass_from(ListenerConfig, ours)
