@@ -286,7 +286,7 @@ class Interest:
         return found
 
     def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
-        ways = self._federation.overlays.ways(origin).next
+        ways = self._federation.overlays.onward(origin)
         if not ways:
             return []
         return list({ways[broker_id]: None for broker_id in self.brokers_wanting(topic) if broker_id in ways})
@@ -294,7 +294,10 @@ class Interest:
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links that a message for all brokers takes from here."""
         overlays = self._federation.overlays
-        return overlays.ways(split_key(key)[0]).children if overlays.active else self._node.forwarding
+        if not overlays.active:
+            return self._node.forwarding
+        ways = overlays.ways(split_key(key)[0])
+        return self._node.forwarding if ways.lost else ways.children
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
         """Return the ids of the other brokers with a filter that matches, in an order that does not change by chance."""
@@ -304,13 +307,14 @@ class Interest:
         self._node.turns.work += filters.steps - before
         return found
 
-    def wanted_behind(self, link: Link) -> Callable[[bytes], bool]:
-        """Return what tells whether somebody behind a link, live or not yet, wants a topic."""
+    def wanted_behind(self, link: Link, *, tree: bool = False) -> Callable[[bytes], bool]:
+        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`: of an origin that is gone, whose
+        messages take the tree."""
         via = self._federation.listings.directory.via
         peer = link.peer
         if not link.selective or peer is None:
             return lambda topic: True
-        if self._federation.overlays.active:
+        if self._federation.overlays.active and not tree:
             return self.wanted_by(peer.id)  # what others behind it want takes other ways, and they ask the origin for it
         if not self._federation.listings.knows(link):
             return lambda topic: True

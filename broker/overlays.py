@@ -77,9 +77,10 @@ REPORTED, REPORTED_SETS = 4096, 64
 class Ways:
     """Where the messages of one origin go from here."""
 
-    __slots__ = ("children", "next", "parent", "strange")
+    __slots__ = ("children", "lost", "next", "parent", "strange")
 
-    def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
+    def __init__(self, tree: Tree, open_links: dict[bytes, Link], own: bytes) -> None:
+        self.lost = own not in tree.hops  # no links lead there: what others have of it takes the tree
         self.parent = None if tree.parent is None else open_links.get(tree.parent)
         self.next = {broker: open_links[step] for broker, step in tree.next.items() if step in open_links}
         self.children = list(dict.fromkeys(self.next.values()))
@@ -316,10 +317,20 @@ class Overlays:
         """Return where the messages of an origin go from here."""
         ways = self._ways.get(origin)
         if ways is None:
-            ways = Ways(self._graph.tree(origin), self.open)
+            ways = Ways(self._graph.tree(origin), self.open, self._federation.own.id)
             if origin == self._federation.own.id or origin in self._federation.listings.directory.listings:
                 self._ways[origin] = ways
         return ways
+
+    def onward(self, origin: bytes) -> dict[bytes, Link]:
+        """Return the links that an origin's messages take from here, by the broker that they lead to. What some have of an origin
+        that is gone reaches the others over the tree: nobody else can be asked for it."""
+        ways = self.ways(origin)
+        if not ways.lost:
+            return ways.next
+        listings = self._federation.listings
+        found = {listing.id: listings.link_to(listing.id) for listing in listings.directory.reachable()}
+        return {broker_id: link for broker_id, link in found.items() if link is not None and link.live}
 
     def link_to(self, origin: bytes, broker: bytes) -> Link | None:
         """Return the link that an origin's messages for a broker take."""
@@ -432,6 +443,8 @@ class Overlays:
                         self._tell(over, broker, origin)
             if turned:
                 streams.changed(origin)
+            if new.lost and old is not None and not old.lost:
+                self._federation.repair.orphaned()
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the tree: what goes on over it may leave out from now on what was for others there. They are told ahead of it,
@@ -466,7 +479,7 @@ class Overlays:
             ways.strange = False
         elif not ways.strange:
             ways.strange = True
-            for broker, onward in ways.next.items():
+            for broker, onward in self.onward(origin).items():
                 if onward is not link:
                     self._tell(onward, broker, origin)
 

@@ -117,6 +117,8 @@ class Repair:
             self.node.drain.seen(link, seen, now)
         if link.peer is not None:
             self.federation.absents.seen(link.peer.id, seen)
+        if link.live and self.federation.overlays.active:
+            self._share(link, seen, now)
         if link.live or link in self._joining:
             return  # asked for twice; the stream to it has been whole since it joined, or has had the first step of its replay
         link.seen = seen
@@ -124,6 +126,27 @@ class Repair:
             if not link.told:
                 self.send_seen(link)
             self._prepare(link, now)
+
+    # ---------------------------------------------------------------- what is here of an origin that is gone
+
+    def orphaned(self) -> None:
+        """An origin is gone, and its messages did not take the tree: neighbours there tell each other what they have of it, as
+        nobody else can be asked."""
+        if self.federation.overlays.active:
+            for link in self.node.forwarding:
+                self.send_seen(link)
+                link.add_record(ASK_SEEN, b"")
+
+    def _share(self, link: Link, seen: Vector, now: float) -> None:
+        """Send a neighbour in the live stream what it lacks of origins that are gone."""
+        vector, streams = self.relay.vector, self.federation.streams
+        lacking = {
+            key: theirs
+            for key, theirs in seen.items()
+            if key in vector and (theirs.gaps or theirs.top < vector[key].top) and streams.gone(key)
+        }
+        if lacking:
+            self._walk(link, lacking, lambda at: None).begin(now)
 
     # ---------------------------------------------------------------- into the live stream
 
@@ -228,7 +251,7 @@ class Repair:
 
     def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
         """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
-        asked = {} if self.federation.streams.active else self._asked(seen, source)
+        asked = self._asked(seen, source)
         if not asked:
             then(now)
             return
@@ -239,9 +262,12 @@ class Repair:
             link.add_record(WANT, number.to_bytes(4, "big") + encode_vector(wanted))
 
     def _asked(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """Whom to ask for what: all neighbours for what was history here."""
+        """Whom to ask for what: all neighbours for what was history here; with routing by interest of origins that are gone."""
         wanted: Vector = {}
+        streams = self.federation.streams
         for key, theirs in seen.items():
+            if streams.active and not streams.gone(key):
+                continue
             window = self.relay.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)

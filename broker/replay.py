@@ -148,8 +148,13 @@ class Walk:
         """Return what is taken next."""
         federation, link, seen = self._federation, self._link, self._seen
         wanted, chosen = federation.interest.wanted_behind(link), federation.sharing.chosen_behind
+        orphans = federation.interest.wanted_behind(link, tree=True)
+        gone = {key for key in {entry.key for entry in self._found[self._next : self._next + FEW]} if federation.streams.gone(key)}
         candidates = self._found[self._next : self._next + FEW]
         entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)]
-        entries = [entry for entry in entries if entry.retain or wanted(entry.topic) or chosen(link, entry)]
+        entries = [
+            entry for entry in entries
+            if entry.retain or (orphans if entry.key in gone else wanted)(entry.topic) or chosen(link, entry)
+        ]  # fmt: skip
         federation.node.turns.work += TAKEN * len(candidates)
         return entries

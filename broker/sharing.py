@@ -404,7 +404,7 @@ class Sharing:
             return links
         overlays = self._federation.overlays
         if overlays.active:
-            ways = overlays.ways(split_key(key)[0]).next
+            ways = overlays.onward(split_key(key)[0])
             chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
             return list(dict.fromkeys((*(() if choice.passed else links), *(link for link in chosen if link is not None))))
         found = [link for link in self._node.forwarding if not link.selective] if choice.passed else list(links)
@@ -417,7 +417,7 @@ class Sharing:
     def chosen_behind(self, link: Link, entry: Entry) -> bool:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
-        if choice is not None and self._federation.overlays.active:
+        if choice is not None and self._federation.overlays.active and not self._federation.streams.gone(entry.key):
             return link.peer is not None and any(who[:ID] == link.peer.id for who, _ in choice.entries)
         link_to = self._federation.listings.link_to
         return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)

@@ -115,6 +115,7 @@ class Streams:
                 stream.seen_boot = listing.boot
                 stream.questions.clear()
                 self.lose(stream)
+                self.federation.repair.orphaned()
 
     def tell_earlier(self) -> None:
         """Tell others of which earlier incarnations of this broker it can still be asked for messages."""
@@ -175,6 +176,7 @@ class Streams:
         self._away = {other: since for other, since in self._away.items() if other != broker_id and since > self.node.now - HOLD}
         if via is None:
             self._away[broker_id] = self.node.now
+            self.federation.repair.orphaned()
         if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:
@@ -357,6 +359,11 @@ class Streams:
         if listing is None or listing.via is None:
             return False
         return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
+
+    def gone(self, key: bytes) -> bool:
+        """Whether messages of an origin are wanted that it cannot be asked for: it is gone."""
+        window = self.federation.relay.vector.get(key)
+        return window is not None and window.stream is not None and not self._reachable(window.stream)
 
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):

@@ -1,0 +1,140 @@
+"""Brokers in a ring, one of which is killed and comes back without its data while a link beside it fails, or another broker: what
+others have of its last incarnation reaches everybody, and comes before what its next incarnation publishes.
+
+SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k, ROUTING=r runs one routing mode.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.disk import Disk
+from tests.sim.world import World
+from tests.unit.journal_harness import Files
+
+SEEDS = int(os.environ.get("SEEDS", "4"))
+FIRST = int(os.environ.get("FIRST", "0"))
+PAUSE = 0.01
+"""s between two messages of a publisher."""
+
+
+class Ring:
+    """One schedule."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.world = world = World(seed)
+        self.ledger = Ledger()
+        self.routing = os.environ.get("ROUTING") or ("flood", "interest", "topic")[seed % 3]
+        self.disks: dict[int, Disk] = {}
+        world.on_start.append(lambda host: self.disks[host.index].started())
+        world.rate, world.cutting = 1.25e8, 0.0
+        count = rng.choice((3, 4, 5, 5))
+        self.cables = [tuple(sorted((index, (index + 1) % count))) for index in range(count)]
+        for index in range(count):
+            host = world.add(discovery="multicast", routing=self.routing, capability=float(rng.randint(1, 99)))
+            self.disks[index] = Disk(world, host, sync=False)
+        for one in range(count):
+            for other in range(one):
+                if (other, one) not in self.cables:
+                    world.block(other, one)
+        for host in world.hosts:
+            host.start()
+        self.wiped = rng.choice(world.hosts)
+        self.killed = {self.wiped.index}
+        self.subscribers = [self._client(f"sub{host.index}", index) for index, host in enumerate(world.hosts)]
+        self.publishers = [self._client(f"pub{host.index}", index) for index, host in enumerate(world.hosts)]
+        for client in self.subscribers:
+            client.filters = [("#", 2)]
+        for client in (*self.subscribers, *self.publishers):
+            world.after(rng.uniform(0.0, 0.3), client.connect)
+
+    def _client(self, name: str, index: int) -> SimClient:
+        return SimClient(self.world, self.ledger, name, self.world.hosts[index], version=4, retry=self.rng.choice((0.02, 0.3)))
+
+    def _wipe(self) -> None:
+        self.wiped.kill()
+        self.wiped.id = self.rng.randbytes(8)  # its id was in its data, too
+        disk = self.disks[self.wiped.index]
+        disk.files, disk.under_way = Files(), []
+        disk.files.lazy = True
+
+    def _cut(self, cable: tuple[int, ...]) -> None:
+        self.world.block(*cable)
+
+    def _mend(self, cable: tuple[int, ...]) -> None:
+        self.world.blocked.discard((cable[0], cable[1]))
+        self.world.say(f"{cable} works again")
+        self.world._heal_streams()
+
+    def _faults(self) -> None:
+        rng, world = self.rng, self.world
+        begin = rng.uniform(1.0, 1.5)
+        world.after(begin, self._wipe)
+        world.after(begin + rng.choice((0.5, 1.0, 2.0, 2.7)), self.wiped.start)
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            at = max(0.0, begin + rng.choice((-1.0, -0.5, -0.1, 0.0, 0.1, 0.5)))
+            lasts = rng.uniform(0.5, 4.0)
+            kind = rng.choice(("cut", "cut", "cut", "stop", "kill"))
+            if kind == "cut":
+                cable = rng.choice([cable for cable in self.cables if rng.random() < 0.3 or self.wiped.index in cable] or self.cables)
+                world.after(at, self._cut, cable)
+                world.after(at + lasts, self._mend, cable)
+            else:
+                host = rng.choice([host for host in world.hosts if host is not self.wiped])
+                if kind == "kill":
+                    self.killed.add(host.index)
+                world.after(at, host.pause if kind == "stop" else host.kill)
+                world.after(at + lasts, host.resume if kind == "stop" else host.start)
+
+    def run(self) -> list[tuple[str, str]]:
+        """Returns what went wrong."""
+        world, length = self.world, 8.0
+        world.run(3.0)
+        for publisher in self.publishers:
+            for number in range(int(length / PAUSE)):
+                world.after(number * PAUSE + self.rng.uniform(0, PAUSE), publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+        self._faults()
+        world.run(length + 12.0)
+        there = [client for client in self.subscribers if client.host.index not in self.killed]
+        for client in there:
+            self._check_order(client)
+        self._check_all(there)
+        return world.violations
+
+    def _check_order(self, client: SimClient) -> None:
+        """What comes of one broker of each publisher comes in order; that without its data is another one."""
+        last: dict[tuple[str, bool], int] = {}
+        seen: set[int] = set()
+        for each in client.got:
+            sent = self.ledger.sent[each.number]
+            if each.number in seen or sent.repeated or sent.acked is None:
+                continue
+            seen.add(each.number)
+            later = sent.life[0] == self.wiped.index and sent.life[1] == self.wiped.boot
+            if last.get((sent.topic, later), -1) > each.number:
+                before = self.ledger.sent[last[sent.topic, later]]
+                times = f"({sent.life}, {sent.at - self.world.started:.3f}) after {before.number} ({before.at - self.world.started:.3f})"
+                self.world.violation("order", f"{client.name}: {each.number} {times} at {each.at - self.world.started:.3f}")
+            last[sent.topic, later] = max(last.get((sent.topic, later), -1), each.number)
+
+    def _check_all(self, there: list[SimClient]) -> None:
+        """What one of these got, all got, and what was acknowledged at a broker that kept its data."""
+        got = [{each.number for each in client.got} for client in there]
+        somewhere = set().union(*got)
+        for sent in self.ledger.sent:
+            if sent.acked is None or (sent.number not in somewhere and sent.life[0] == self.wiped.index):
+                continue
+            for client, numbers in zip(there, got, strict=True):
+                if sent.number not in numbers:
+                    what = f"{client.name} lacks {sent.number} ({sent.life}, {sent.at - self.world.started:.3f})"
+                    self.world.violation("lost", what)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_schedules(seed: int) -> None:
+    assert Ring(seed).run() == []
