@@ -354,6 +354,9 @@ class Merging:
             s.start = starts[s.start]
         if isinstance(session, KeptSession) and session.keeper is not None:
             session.keeper.begins(session)
+        for key, pairs in owed.items():  # nobody here wanted it then, and the older session's broker has not got it
+            if pairs:
+                self._federation.streams.fetch(session, key, pairs)
         ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):

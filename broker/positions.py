@@ -145,11 +145,11 @@ class Positions:
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
             if window is not relay.own:
-                if stream is not None and not stream.fed:
-                    if (last := last_before(key)) is None:
-                        unsettled.add(key)
-                    else:
+                if stream is not None:
+                    if (last := last_before(key)) is not None:  # it may have left numbers out until then
                         top = tops[key] = max(top, last)
+                    elif not stream.fed:
+                        unsettled.add(key)
                 highest[key] = max(highest.get(key, 0), top)
         start = Start(node.now, tops, unsettled, state)
         self._forget(node.now)

@@ -87,10 +87,16 @@ class Repair:
         now = self.node.now
         if link.tell_at <= now:
             link.tell_at = now + limits.SEEN_PAUSE
-            link.add_record(SEEN, encode_vector(self.relay.vector))
+            link.add_record(SEEN, encode_vector(self._lacking()))
         elif not link.telling:
             link.telling = True
             self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
+
+    def _lacking(self) -> Vector:
+        """Return what has been here. Of an origin that is gone, what did not come may be elsewhere, and is not taken for unwanted."""
+        vector, streams = self.relay.vector, self.federation.streams
+        told = {key: window for key in vector if (window := streams.lacking(key)) is not None}
+        return vector | told if told else vector
 
     def _send_seen_late(self, link: Link, now: float) -> None:
         link.telling = False

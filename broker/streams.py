@@ -365,6 +365,16 @@ class Streams:
         window = self.federation.relay.vector.get(key)
         return window is not None and window.stream is not None and not self._reachable(window.stream)
 
+    def lacking(self, key: bytes) -> Window | None:
+        """Return what has been here of an origin that is gone, if some of it may be missing."""
+        window = self.federation.relay.vector[key]
+        stream = window.stream
+        if stream is None or not self.gone(key) or not (lacks := intersect(stream.lacks(), [(1, window.top)])):
+            return None
+        told = Window(window.top, window.heard)
+        told.gaps = merge([*window.gaps, *lacks])
+        return told
+
     def _longest(self, stream: Stream) -> float:
         if self._reachable(stream):
             return PATIENCE

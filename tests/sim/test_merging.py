@@ -231,3 +231,31 @@ def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arri
     assert third.present
     settle(row, feed)
     judge(feed, first, second, third)
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_publishers_broker_hangs_when_the_older_session_is_back(routing: str, killed: bool) -> None:
+    """What was published before the newer session subscribed comes to neither of them before both are one."""
+    row = kept_row(routing)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    if killed:
+        row.host(1).kill()
+    else:
+        row.world.partition([[1]])
+    row.run(3.0)
+    second = row.connect(2)
+    assert not second.present
+    second.subscribe("a")
+    row.run(0.5)
+    row.host(0).pause()
+    if killed:
+        row.host(1).start()
+    else:
+        row.world.heal()
+    row.until(lambda: row.node(2).counters.sessions_merged, 20.0)
+    row.host(0).resume()
+    settle(row, feed)
+    judge(feed, first, second)

@@ -130,7 +130,7 @@ class Ring:
             if sent.acked is None or (sent.number not in somewhere and sent.life[0] == self.wiped.index):
                 continue
             for client, numbers in zip(there, got, strict=True):
-                if sent.number not in numbers:
+                if sent.number not in numbers and sent.at > client.interests[0].since:
                     what = f"{client.name} lacks {sent.number} ({sent.life}, {sent.at - self.world.started:.3f})"
                     self.world.violation("lost", what)
 
