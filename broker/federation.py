@@ -29,6 +29,7 @@ from broker.link import Link
 from broker.linkacks import LinkAcks
 from broker.listings import STATE, Listings
 from broker.moving import Moving
+from broker.orphans import Orphans
 from broker.overlays import Overlays
 from broker.positions import Positions
 from broker.propagation import Propagation
@@ -95,6 +96,7 @@ class Federation:
         self.repeats = Repeats(node, self)
         self.positions = Positions(node)
         self.streams = Streams(node, self)
+        self.orphans = Orphans(node, self)
         self.relay = Relay(node, self, now)
         self.acks = LinkAcks(self.relay, self)
         self.absents = Absents(node, self)

@@ -64,6 +64,11 @@ longer, and what is held from them until it ends comes from the log."""
 COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
 takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
+MERGE_TIME = 30.0
+"""s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody waits
+for it. What has not come then the newer session's broker asks for."""
+MERGE_AWAY = 10.0
+"""s of these while that broker is away."""
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
@@ -194,7 +199,7 @@ class Giving:
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
             self._withdraw_later(client_id, given, LINGER if self._posted(sender, client_id) >= stamp else GIVEN_TIME)
             self._answer(sender, ENDED, stamp, client_id)
-        elif request == MERGE and not (mine and export and export.merged) and self._lacks(client_id, stamp, need, now):
+        elif request == MERGE and not (mine and export and export.merged) and self._lacks(client_id, stamp, need, now, merge=True):
             if session.conn is not None:
                 node.take_over(session)
             self._answer(sender, COMING, stamp, client_id)
@@ -207,27 +212,32 @@ class Giving:
         entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
         return 0 if entry is None else entry.stamp
 
-    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float) -> bool:
+    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float, *, merge: bool = False) -> bool:
         """Whether something is still to come to a session that was published before its taker's subscriptions (`need`), and has
         not been waited for too long. A link may have swallowed it, and nobody knows yet."""
         if self._asked.get(client_id, (0, now))[0] != stamp:
             self._asked[client_id] = (stamp, now)
         since = self._asked[client_id][1]
         vector = self._node.relay.vector
-        known = {key: window for key, window in need.items() if key in vector and self._comes(key)}
-        lacks = self._federation.streams.unsettled() or only(known, offered(vector))
-        if lacks and now < since + COMPLETE_TIME:
+        waited = now - since
+        known = {key: window for key, window in need.items() if key in vector and self._comes(key, waited, merge)}
+        if (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or only(known, offered(vector)):
             if len(self._asked) > limits.MAX_MOVES:
                 del self._asked[next(iter(self._asked))]
             return True
         del self._asked[client_id]
         return False
 
-    def _comes(self, key: bytes) -> bool:
-        """Whether an origin is there, so that what is missing of it comes, if it can be had at all."""
+    def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
+        """Whether what is missing of an origin comes, if it can be had at all, and is to be waited for."""
         broker_id, boot = split_key(key)
         listing = self._federation.listings.directory.listings.get(broker_id)
-        return listing is not None and listing.via is not None and listing.boot == boot
+        if listing is not None and listing.via is not None and listing.boot == boot:
+            return waited < (MERGE_TIME if merge else COMPLETE_TIME)
+        stream = self._node.relay.vector[key].stream
+        if not merge or stream is None:
+            return False
+        return waited < (MERGE_TIME if self._federation.streams.reachable(stream) else MERGE_AWAY)
 
     def _answer(self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
         self._federation.listings.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))

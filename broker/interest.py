@@ -308,8 +308,8 @@ class Interest:
         return found
 
     def wanted_behind(self, link: Link, *, tree: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`: of an origin that is gone, whose
-        messages take the tree."""
+        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`: of an origin that is gone,
+        whose messages take the tree."""
         via = self._federation.listings.directory.via
         peer = link.peer
         if not link.selective or peer is None:

@@ -354,7 +354,7 @@ class Merging:
             s.start = starts[s.start]
         if isinstance(session, KeptSession) and session.keeper is not None:
             session.keeper.begins(session)
-        for key, pairs in owed.items():  # nobody here wanted it then, and the older session's broker has not got it
+        for key, pairs in owed.items():  # waited for in vain at the older session's broker, and nobody here wanted it then
             if pairs:
                 self._federation.streams.fetch(session, key, pairs)
         ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}

@@ -444,7 +444,7 @@ class Overlays:
             if turned:
                 streams.changed(origin)
             if new.lost and old is not None and not old.lost:
-                self._federation.repair.orphaned()
+                self._federation.orphans.left()
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the tree: what goes on over it may leave out from now on what was for others there. They are told ahead of it,

@@ -3,7 +3,7 @@
 A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays from its log what is
 missing, in order, and only then adds the link to the live stream. What was published before a broker met its origin is history
 to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With routing by
-interest nothing is fetched: each broker asks origins itself (`broker.streams`).
+interest each broker asks origins itself (`broker.streams`), and nothing is fetched but of those that are gone (`broker.orphans`).
 """
 
 from __future__ import annotations
@@ -87,16 +87,10 @@ class Repair:
         now = self.node.now
         if link.tell_at <= now:
             link.tell_at = now + limits.SEEN_PAUSE
-            link.add_record(SEEN, encode_vector(self._lacking()))
+            link.add_record(SEEN, encode_vector(self.federation.orphans.told()))
         elif not link.telling:
             link.telling = True
             self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
-
-    def _lacking(self) -> Vector:
-        """Return what has been here. Of an origin that is gone, what did not come may be elsewhere, and is not taken for unwanted."""
-        vector, streams = self.relay.vector, self.federation.streams
-        told = {key: window for key in vector if (window := streams.lacking(key)) is not None}
-        return vector | told if told else vector
 
     def _send_seen_late(self, link: Link, now: float) -> None:
         link.telling = False
@@ -123,8 +117,8 @@ class Repair:
             self.node.drain.seen(link, seen, now)
         if link.peer is not None:
             self.federation.absents.seen(link.peer.id, seen)
-        if link.live and self.federation.overlays.active:
-            self._share(link, seen, now)
+        if link.live:
+            self.federation.orphans.seen(link, seen, now)
         if link.live or link in self._joining:
             return  # asked for twice; the stream to it has been whole since it joined, or has had the first step of its replay
         link.seen = seen
@@ -132,27 +126,6 @@ class Repair:
             if not link.told:
                 self.send_seen(link)
             self._prepare(link, now)
-
-    # ---------------------------------------------------------------- what is here of an origin that is gone
-
-    def orphaned(self) -> None:
-        """An origin is gone, and its messages did not take the tree: neighbours there tell each other what they have of it, as
-        nobody else can be asked."""
-        if self.federation.overlays.active:
-            for link in self.node.forwarding:
-                self.send_seen(link)
-                link.add_record(ASK_SEEN, b"")
-
-    def _share(self, link: Link, seen: Vector, now: float) -> None:
-        """Send a neighbour in the live stream what it lacks of origins that are gone."""
-        vector, streams = self.relay.vector, self.federation.streams
-        lacking = {
-            key: theirs
-            for key, theirs in seen.items()
-            if key in vector and (theirs.gaps or theirs.top < vector[key].top) and streams.gone(key)
-        }
-        if lacking:
-            self._walk(link, lacking, lambda at: None).begin(now)
 
     # ---------------------------------------------------------------- into the live stream
 
@@ -215,7 +188,7 @@ class Repair:
         that its messages take another way than before: so do those of the first step."""
         assert link.seen is not None
         self.federation.streams.entering(link)
-        walk = self._joining[link] = self._walk(link, link.seen, lambda at: self._enter(link, at))
+        walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
         walk.begin(now)
 
     def _enter(self, link: Link, now: float) -> None:
@@ -231,7 +204,7 @@ class Repair:
             walk.stop()
             link.seen = None
 
-    def _walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
+    def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
         """Return what sends a neighbour what it lacks. Who asks again and again costs us no more than MAX_REPLAY."""
         free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
 
@@ -268,11 +241,10 @@ class Repair:
             link.add_record(WANT, number.to_bytes(4, "big") + encode_vector(wanted))
 
     def _asked(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """Whom to ask for what: all neighbours for what was history here; with routing by interest of origins that are gone."""
+        """Whom to ask for what: all neighbours for what was history here."""
         wanted: Vector = {}
-        streams = self.federation.streams
         for key, theirs in seen.items():
-            if streams.active and not streams.gone(key):
+            if self.federation.streams.active and not self.federation.orphans.gone(key):
                 continue
             window = self.relay.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
@@ -296,7 +268,7 @@ class Repair:
         number = body[:4]
         wanted = decode_vector(body[4:], now)
 
-        walk = self._walk(link, wanted, lambda at: self._wanted(link, number, at))
+        walk = self.walk(link, wanted, lambda at: self._wanted(link, number, at))
 
         def answer(at: float) -> None:
             if link.state != "up":

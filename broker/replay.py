@@ -149,8 +149,8 @@ class Walk:
         federation, link, seen = self._federation, self._link, self._seen
         wanted, chosen = federation.interest.wanted_behind(link), federation.sharing.chosen_behind
         orphans = federation.interest.wanted_behind(link, tree=True)
-        gone = {key for key in {entry.key for entry in self._found[self._next : self._next + FEW]} if federation.streams.gone(key)}
         candidates = self._found[self._next : self._next + FEW]
+        gone = {key for key in {entry.key for entry in candidates} if federation.orphans.gone(key)}
         entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)]
         entries = [
             entry for entry in entries

@@ -417,7 +417,7 @@ class Sharing:
     def chosen_behind(self, link: Link, entry: Entry) -> bool:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
-        if choice is not None and self._federation.overlays.active and not self._federation.streams.gone(entry.key):
+        if choice is not None and self._federation.overlays.active and not self._federation.orphans.gone(entry.key):
             return link.peer is not None and any(who[:ID] == link.peer.id for who, _ in choice.entries)
         link_to = self._federation.listings.link_to
         return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)

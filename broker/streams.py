@@ -115,7 +115,7 @@ class Streams:
                 stream.seen_boot = listing.boot
                 stream.questions.clear()
                 self.lose(stream)
-                self.federation.repair.orphaned()
+                self.federation.orphans.left()
 
     def tell_earlier(self) -> None:
         """Tell others of which earlier incarnations of this broker it can still be asked for messages."""
@@ -138,7 +138,7 @@ class Streams:
         return True
 
     def _unfinished(self, stream: Stream) -> bool:
-        return bool(stream.waiting) or (not stream.finished and (stream.held or self._reachable(stream)))
+        return bool(stream.waiting) or (not stream.finished and (stream.held or self.reachable(stream)))
 
     def activate(self) -> None:
         """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may leave numbers out from now on,
@@ -176,7 +176,7 @@ class Streams:
         self._away = {other: since for other, since in self._away.items() if other != broker_id and since > self.node.now - HOLD}
         if via is None:
             self._away[broker_id] = self.node.now
-            self.federation.repair.orphaned()
+            self.federation.orphans.left()
         if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:
@@ -322,7 +322,7 @@ class Streams:
     def arm(self, stream: Stream) -> None:
         """Plan what is to be done next for a stream without a source."""
         times = []
-        if self._reachable(stream) and not stream.more:
+        if self.reachable(stream) and not stream.more:
             times.append(stream.ask_at)
         if stream.held and not stream.free:
             times.append(stream.since + self._longest(stream))
@@ -348,35 +348,21 @@ class Streams:
         if stream.fed:
             return
         self.node.now = now
-        if self._reachable(stream) and now >= stream.ask_at and not stream.more:
+        if self.reachable(stream) and now >= stream.ask_at and not stream.more:
             self._ask(stream, now)
         if stream.held and not stream.free and now >= stream.since + self._longest(stream):
             self._set_free(stream, now)
         self.arm(stream)
 
-    def _reachable(self, stream: Stream) -> bool:
+    def reachable(self, stream: Stream) -> bool:
+        """Whether an origin can be asked for messages of this incarnation."""
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is None or listing.via is None:
             return False
         return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
 
-    def gone(self, key: bytes) -> bool:
-        """Whether messages of an origin are wanted that it cannot be asked for: it is gone."""
-        window = self.federation.relay.vector.get(key)
-        return window is not None and window.stream is not None and not self._reachable(window.stream)
-
-    def lacking(self, key: bytes) -> Window | None:
-        """Return what has been here of an origin that is gone, if some of it may be missing."""
-        window = self.federation.relay.vector[key]
-        stream = window.stream
-        if stream is None or not self.gone(key) or not (lacks := intersect(stream.lacks(), [(1, window.top)])):
-            return None
-        told = Window(window.top, window.heard)
-        told.gaps = merge([*window.gaps, *lacks])
-        return told
-
     def _longest(self, stream: Stream) -> float:
-        if self._reachable(stream):
+        if self.reachable(stream):
             return PATIENCE
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
@@ -408,11 +394,11 @@ class Streams:
 
     def unsettled(self) -> bool:
         """Whether something may be missing here that is about to come."""
-        return any(s.waiting or (not s.fed and (s.held or self._reachable(s))) for s in self._all())
+        return any(s.waiting or (not s.fed and (s.held or self.reachable(s))) for s in self._all())
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
-        return bool(keys) and any(stream.key in keys and self._reachable(stream) for stream in self._all())
+        return bool(keys) and any(stream.key in keys and self.reachable(stream) for stream in self._all())
 
     # ---------------------------------------------------------------- asking
 

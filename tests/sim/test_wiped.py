@@ -81,7 +81,8 @@ class Ring:
             lasts = rng.uniform(0.5, 4.0)
             kind = rng.choice(("cut", "cut", "cut", "stop", "kill"))
             if kind == "cut":
-                cable = rng.choice([cable for cable in self.cables if rng.random() < 0.3 or self.wiped.index in cable] or self.cables)
+                near = [cable for cable in self.cables if rng.random() < 0.3 or self.wiped.index in cable]
+                cable = rng.choice(near or self.cables)
                 world.after(at, self._cut, cable)
                 world.after(at + lasts, self._mend, cable)
             else:
@@ -118,8 +119,9 @@ class Ring:
             later = sent.life[0] == self.wiped.index and sent.life[1] == self.wiped.boot
             if last.get((sent.topic, later), -1) > each.number:
                 before = self.ledger.sent[last[sent.topic, later]]
-                times = f"({sent.life}, {sent.at - self.world.started:.3f}) after {before.number} ({before.at - self.world.started:.3f})"
-                self.world.violation("order", f"{client.name}: {each.number} {times} at {each.at - self.world.started:.3f}")
+                times = [f"{at - self.world.started:.3f}" for at in (sent.at, before.at, each.at)]
+                what = f"{each.number} ({sent.life}, {times[0]}) after {before.number} ({times[1]}) at {times[2]}"
+                self.world.violation("order", f"{client.name}: {what}")
             last[sent.topic, later] = max(last.get((sent.topic, later), -1), each.number)
 
     def _check_all(self, there: list[SimClient]) -> None:
