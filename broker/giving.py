@@ -65,8 +65,8 @@ COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
 takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
 MERGE_TIME = 30.0
-"""s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody waits
-for it. What has not come then the newer session's broker asks for."""
+"""s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody
+waits for it. What has not come then the newer session's broker asks for."""
 MERGE_AWAY = 10.0
 """s of these while that broker is away."""
 EXPORT_TIME = 30.0
@@ -199,7 +199,11 @@ class Giving:
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
             self._withdraw_later(client_id, given, LINGER if self._posted(sender, client_id) >= stamp else GIVEN_TIME)
             self._answer(sender, ENDED, stamp, client_id)
-        elif request == MERGE and not (mine and export and export.merged) and self._lacks(client_id, stamp, need, now, merge=True):
+        elif (
+            request == MERGE
+            and not (mine and export and export.merged)
+            and self._lacks(client_id, stamp, need, now, merge=True)
+        ):
             if session.conn is not None:
                 node.take_over(session)
             self._answer(sender, COMING, stamp, client_id)

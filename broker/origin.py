@@ -255,8 +255,8 @@ class Window:
         return before - self.ranges
 
     def miss(self, theirs: Window) -> Ranges:
-        """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. It is from before
-        we met the origin, so that it is not for those here when it comes (`begin`)."""
+        """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. It is from
+        before we met the origin, so that it is not for those here when it comes (`begin`)."""
         if not self.history or not self.begin:
             return []
         found = intersect(intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history), [(1, self.begin)])

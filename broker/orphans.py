@@ -30,6 +30,11 @@ class Orphans:
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
+        federation.listings.on_way.append(self._way_changed)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is None:
+            self.left()
 
     def gone(self, key: bytes) -> bool:
         """Whether an origin cannot be asked for what is wanted of it."""

@@ -79,12 +79,12 @@ class Ways:
 
     __slots__ = ("children", "lost", "next", "parent", "strange")
 
-    def __init__(self, tree: Tree, open_links: dict[bytes, Link], own: bytes) -> None:
-        self.lost = own not in tree.hops  # no links lead there: what others have of it takes the tree
+    def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
         self.parent = None if tree.parent is None else open_links.get(tree.parent)
         self.next = {broker: open_links[step] for broker, step in tree.next.items() if step in open_links}
         self.children = list(dict.fromkeys(self.next.values()))
         self.strange = False  # those behind us know that messages came over another link than from the parent
+        self.lost = False  # no links lead to the origin: what others have of it takes the tree
 
 
 class Overlays:
@@ -317,7 +317,9 @@ class Overlays:
         """Return where the messages of an origin go from here."""
         ways = self._ways.get(origin)
         if ways is None:
-            ways = Ways(self._graph.tree(origin), self.open, self._federation.own.id)
+            tree = self._graph.tree(origin)
+            ways = Ways(tree, self.open)
+            ways.lost = self._federation.own.id not in tree.hops
             if origin == self._federation.own.id or origin in self._federation.listings.directory.listings:
                 self._ways[origin] = ways
         return ways

@@ -176,7 +176,6 @@ class Streams:
         self._away = {other: since for other, since in self._away.items() if other != broker_id and since > self.node.now - HOLD}
         if via is None:
             self._away[broker_id] = self.node.now
-            self.federation.orphans.left()
         if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:

@@ -5,9 +5,9 @@ subscribers on all of them, all the time, 10 messages a second each or `--rate` 
 and restarted, stopped and continued, join late, lose all their data; links are cut, stalled, half-open, reset, slow; the
 federation is split. After each fault all must be one again, and everything that was acknowledged must be with everybody who
 stayed connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order. What is excused: order
-between two brokers that really were apart for five seconds and more; what a broker alone had that was restarted without its
-data (`--wipe`), which is counted. Exit code 1 when a promise was broken. How long local traffic of the others paused is
-measured and told.
+between two brokers that really were apart for five seconds and more; with `--wipe` what a broker alone had that was restarted
+without its data, and order between what it and its successor, another broker, published. All of it is counted. Exit code 1
+when a promise was broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import psutil
 
 from tests.chaos import crowd, pulse, relay
 from tests.chaos.crowds import Crowds, Helper
+from tests.chaos.judge import ANOTHER
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
@@ -342,7 +343,7 @@ class Conductor:
             ("all that was acknowledged is compared, s: median, most", spread(self.waited)),
         ]
         keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2",
-                "out of order", "connections lost", "sessions roamed", "sessions begun anew", crowd.LATE)  # fmt: skip
+                "out of order", ANOTHER, "connections lost", "sessions roamed", "sessions begun anew", crowd.LATE)  # fmt: skip
         rows += [(key, f"{counts[key]:,}") for key in keys]
         rows += [
             ("local traffic, ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),

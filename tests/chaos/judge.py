@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 HEAD = struct.Struct(">HHII")
-"""What a payload begins with: publisher, life, number of the message, bytes of the payload."""
+"""What a payload begins with: publisher, life and how often its broker has lost its data, number of the message, bytes of the
+payload."""
+WIPES = 10
+"""Bits of the life, below those."""
 FLYING, TAKEN, VOID = 0, 1, 2
+ANOTHER = "behind the next of a broker without its data"
 Range = tuple[int, int]
 """First number, and the one behind the last."""
 Lack = tuple[int, int, int]
@@ -38,6 +42,8 @@ class Sent:
     voids: list[Range] = field(default_factory=list)
     doubts: list[Range] = field(default_factory=list)
     """Of lives that ended with all data of their broker: it alone may have had these."""
+    wipes: list[int] = field(default_factory=lambda: [0])
+    """How often its broker had lost its data when each life began."""
 
     def sends(self, count: int) -> int:
         """Begin so many messages; returns the number of the first."""
@@ -51,7 +57,7 @@ class Sent:
         life = len(self.lives) - 1
         while self.lives[life] > number:
             life -= 1
-        return HEAD.pack(self.number, life, number, size)
+        return HEAD.pack(self.number, life | self.wipes[life] << WIPES, number, size)
 
     def acknowledged(self, number: int) -> None:
         """Its broker took it over."""
@@ -71,6 +77,7 @@ class Sent:
         if wiped:
             self.doubts.append((self.lives[-1], self.next))
         self.lives.append(self.next)
+        self.wipes.append(self.wipes[-1] + wiped)
 
     def mark(self) -> int:
         """Return the number up to which everything is acknowledged, or void."""
@@ -95,6 +102,10 @@ class Receipt:
     """What came of what is before `base`."""
     settled: int = 0
     """Everything before this number was compared."""
+    wipes: int = 0
+    """How often its broker had lost its data when it sent the newest that came."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """The newest that came of each broker that it was before."""
 
     def came(self, number: int) -> str:
         """One more message: `` (nothing special), `again`, `late` (behind one that was sent after it)."""
@@ -190,6 +201,8 @@ class Judge:
         receipt = ear.receipts[number]
         last = receipt.next - 1
         verdict = receipt.came(index)
+        if life >> WIPES > receipt.wipes:
+            receipt.ends[receipt.wipes], receipt.wipes = last, life >> WIPES
         broker, wanted = self.publishers[number]
         if qos != wanted:
             self._break("another QoS", ear, number, f"{qos} instead of {wanted}")
@@ -200,14 +213,17 @@ class Judge:
         if verdict == "again":
             self.counts[f"again at QoS {qos}"] += 1
             if qos == 2:
-                self._break("twice at QoS 2", ear, number, f"number {index} of life {life}, after {last}")
+                self._break("twice at QoS 2", ear, number, f"number {index} of life {life % (1 << WIPES)}, after {last}")
+        elif (wipes := life >> WIPES) < receipt.wipes and index > receipt.ends.get(wipes, -1):
+            receipt.ends[wipes] = index  # a broker without its data is another one: order is for what is of one of them
+            self.counts[ANOTHER] += 1
         elif ear.ordered:
             self.counts["out of order"] += 1
             found = self.disorder.get((number, ear.broker))
             if found is not None:
                 found.times += 1
             else:
-                what = f"{self._who(ear, number)}: number {index} of life {life} after {last}"
+                what = f"{self._who(ear, number)}: number {index} of life {life % (1 << WIPES)} after {last}"
                 self.disorder[number, ear.broker] = Disorder(broker, ear.broker, what)
 
     def _who(self, ear: Ear, number: int) -> str:

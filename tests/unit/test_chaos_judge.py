@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.judge import HEAD, Ear, Judge, Receipt, Sent
+from tests.chaos.judge import ANOTHER, HEAD, WIPES, Ear, Judge, Receipt, Sent
 from tests.chaos.plan import Draw, Plan, draw, plan
 from tests.chaos.world import World
 
@@ -150,3 +150,21 @@ def test_any_run_can_be_planned(seed: int) -> None:
         assert listener.kind == "plain" or listener.broker in found.homes
         assert set(listener.hears) <= {speaker.number for speaker in found.speakers}
     assert like.wipe == (len(found.homes) < len(found.present)) or like.brokers - like.late < 2
+
+
+def test_a_broker_without_its_data_is_another_one(judge: Judge) -> None:
+    """Order is for what is of one of them: that of the first may come behind what is of the next, in its own order."""
+    sent = Sent(0, 0, 2)
+    sent.sends(6)
+    sent.reborn(lost=False, wiped=False)
+    assert HEAD.unpack(sent.head(6, HEAD.size))[1] == 1
+    sent.reborn(lost=True, wiped=True)
+    assert HEAD.unpack(sent.head(6, HEAD.size))[1] == 2 | 1 << WIPES
+    some = ear(judge, 0, 1, life=1)
+    come(judge, some, 6, 7, life=2 | 1 << WIPES)
+    come(judge, some, 2, 4, life=1)
+    assert judge.counts["out of order"] == 0
+    assert judge.counts[ANOTHER] == 2
+    come(judge, some, 3, life=1)
+    come(judge, some, 9, 8, life=2 | 1 << WIPES)
+    assert judge.counts["out of order"] == 2
