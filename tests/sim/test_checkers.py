@@ -91,8 +91,8 @@ def takes_everything(patch: Patch) -> None:
 
 def replays_all(patch: Patch) -> None:
     takes_everything(patch)
-    walk = Repair._walk
-    patch.setattr(Repair, "_walk", lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then))
+    walk = Repair.walk
+    patch.setattr(Repair, "walk", lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then))
 
 
 def changes_received(patch: Patch, change: Callable[[Relay, Message], list[Message]]) -> None:
