@@ -114,6 +114,8 @@ class Poller:
                     flushed = now
         finally:
             driver.run()
+            if began >= driver.collect_at:
+                driver.collect(began)
             node.turns.took(clock() - began)
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:

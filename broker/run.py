@@ -148,6 +148,7 @@ class _Run:
         if self.listener is not None:
             await admin.start(self.listener)
         _spare_the_collector()
+        broker.driver.collect_at = 0.0
         self._announce()
         self._warn(broker)
         await self.stopping.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
-
 class Driver:
     """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's deadline."""
 
@@ -32,6 +32,12 @@ class Driver:
         self._timer_at = 0.0
         self.stopped = False
         self._poller: Poller | None = None
+        self.collect_at = float("inf")  # s; never, where somebody else's process is served
+
+    def collect(self, now: float) -> None:
+        """Have the garbage collector look through what is new, once: it leaves alone what has been there before."""
+        self.collect_at = now + limits.COLLECT
+        gc.collect(1)
 
     @property
     def poller(self) -> Poller:
@@ -73,6 +79,8 @@ class Driver:
         began = self.time()
         self.node.tick(began)
         self.run()
+        if began >= self.collect_at:
+            self.collect(began)
         self.node.turns.took(self.time() - began)
 
 
@@ -146,6 +154,8 @@ class StreamProtocol(asyncio.Protocol):
             conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
                 driver.wake()
+            if began >= driver.collect_at:
+                driver.collect(began)
             if driver.time() - began > limits.TURN_TIME:
                 self._rest()
 

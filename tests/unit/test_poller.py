@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import random
@@ -289,6 +290,21 @@ def test_an_answer_is_on_its_way_in_the_turn_of_the_question(scene: Scene) -> No
     assert conn.received == b"hello"
     assert take(peer) == b"HELLO"
     assert scene.quiet()
+
+
+def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> None:
+    """The collector counts what was made, less what went: of a full log it would look through all the entries at once."""
+    log: deque[list[object]] = deque(([] for _ in range(30_000)), 30_000)
+    gc.collect()
+    scene.driver.time = lambda: scene.loop.now
+    scene.driver.collect_at = 0.0
+    scene.node.on_receive = lambda conn, data: log.extend([] for _ in range(500))
+    _, _, peer = scene.open()
+    for _ in range(60):
+        peer.send(b"x")
+        scene.loop.sleep(limits.COLLECT)
+    young = sum(found in ([], [None]) for found in gc.get_objects(0) + gc.get_objects(1) if isinstance(found, list))
+    assert young < 2_000, "30,000 without"
 
 
 @pytest.mark.parametrize("still", [True, False])
