@@ -6,6 +6,8 @@ such forms, and not that of filters, says how many filters of one session a topi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from broker import limits
 from routing.topics import SHARE_PREFIX, is_wildcard, split_shared
 
@@ -31,10 +33,14 @@ def filter_memory(topic_filter: str) -> int:
 class Forms:
     """How many filters of a session have each form."""
 
-    __slots__ = ("_count",)
+    __slots__ = ("_count", "_levels")
 
-    def __init__(self) -> None:
+    def __init__(self, filters: Iterable[str] = ()) -> None:
         self._count: dict[str, int] = {}
+        self._levels: dict[str, list[str]] = {}  # of each form that is not of a group
+        for topic_filter in filters:
+            if (form := form_of(topic_filter)) is not None:
+                self.add(form)
 
     def __len__(self) -> int:
         return len(self._count)
@@ -44,7 +50,9 @@ class Forms:
 
     def add(self, form: str) -> None:
         """Count a filter of this form."""
-        self._count[form] = self._count.get(form, 0) + 1
+        count = self._count[form] = self._count.get(form, 0) + 1
+        if count == 1 and (levels := form.split("/"))[0] in {"", "+", "#"}:  # else it begins with the name of a group
+            self._levels[form] = levels
 
     def remove(self, form: str) -> None:
         """Count one less."""
@@ -53,3 +61,19 @@ class Forms:
             self._count[form] = left
         else:
             del self._count[form]
+            self._levels.pop(form, None)
+
+    def matching(self, topic: str) -> Iterator[str]:
+        """The filters that match a topic name, if the session has them: one of each form at most, and the topic itself. None that
+        is shared."""
+        if not topic.startswith(SHARE_PREFIX):
+            yield topic
+        words = topic.split("/")
+        own = topic.startswith("$")
+        for levels in self._levels.values():
+            endless = levels[-1] == "#"
+            count = len(levels) - endless
+            if (len(words) < count if endless else len(words) != count) or (own and levels[0]):
+                continue
+            found = [level or word for level, word in zip(levels, words, strict=False)]
+            yield "/".join(found if len(found) == len(levels) else [*found, "#"])

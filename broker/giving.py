@@ -36,7 +36,6 @@ from broker.parts import PART_SIZE, Sending, split
 from broker.session import Session
 from broker.sessionstate import Item, SessionState, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
-from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -365,10 +364,8 @@ class Giving:
         relay = self._node.relay
         seen = encode_vector(offered(relay.vector))
         parts = [len(seen).to_bytes(4, "big"), seen]
-        filters = [f for f in session.subscriptions if split_shared(f)[0] is None]
         for entry in relay.log.those(only(relay.vector, export.seen), export.began - LATE):
-            topic = entry.topic.decode()
-            if any(matches(topic_filter, topic) for topic_filter in filters):
+            if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):
                     parts.append(entry.part(sequence, sequence).data(now))
         return b"".join(parts)

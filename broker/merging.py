@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.fanout import Delivery
+from broker.forms import Forms
 from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, need_of, ranges_of, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
@@ -41,11 +42,11 @@ from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
 from broker.sequence_set import find
-from broker.session import Outgoing, Repeat, Session, wanting
+from broker.session import Outgoing, Repeat, Session
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.strings import shorten
-from routing.topics import matches, split_shared
+from routing.topics import split_shared
 
 if TYPE_CHECKING:
     from broker.access import Permissions
@@ -108,19 +109,19 @@ class Merge:
 class Absorbed:
     """What an old session had that has been added to a newer one."""
 
-    __slots__ = ("_filters", "_seen")
+    __slots__ = ("_filters", "_forms", "_seen")
 
     def __init__(self, old: SessionState) -> None:
         self._seen = old.seen
-        self._filters = [entry[0] for entry in old.subscriptions if split_shared(entry[0])[0] is None]
+        self._filters = {entry[0] for entry in old.subscriptions}
+        self._forms = Forms(self._filters)
 
     def had(self, key: bytes, number: int, topic: bytes) -> bool:
         """Whether it had a message."""
         window = self._seen.get(key)
         if window is None or window.missing(number):
             return False
-        name = topic.decode()
-        return any(matches(topic_filter, name) for topic_filter in self._filters)
+        return not self._filters.isdisjoint(self._forms.matching(topic.decode()))
 
 
 class Merging:
@@ -382,13 +383,11 @@ class Merging:
     def brought_to(self, session: Session) -> list[Brought]:
         """Return which of these a session got."""
         since = self._node.now - limits.LOG_AGE
-        wanted = [(s.start, s.filter) for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
         found = []
         for one in reversed(self._brought):
             if one[0] < since:
                 break
-            name = one[3].decode()
-            if any((start is None or start.at <= one[0]) and matches(topic_filter, name) for start, topic_filter in wanted):
+            if any(s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())):
                 found.append(one)
         return found
 
@@ -446,7 +445,7 @@ class Merging:
         ranges = self._elsewhere.get(session, {}).get(key)
         if not ranges or find(ranges, number, number) < 0:
             return False
-        return any(s.start is None or s.start.adopted for s in wanting(session, topic))
+        return any(s.start is None or s.start.adopted for s in session.wanting(topic.decode()))
 
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)
@@ -493,7 +492,7 @@ class Merging:
             name = item.message.topic.decode()
             if session.permissions is not None and not session.permissions.may_receive(name):
                 continue
-            wanted = list(wanting(session, item.message.topic))
+            wanted = list(session.wanting(name))
             ids = Delivery(session, wanted).ids if wanted else b""
             added.append(Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids))
         sent = [session.queue.popleft() for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))]
@@ -526,7 +525,7 @@ def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes, *
     window = here.get(key)
     if window is None or window.missing(number):
         return False
-    return any(begun(s.start, key, number, logged=logged) for s in wanting(session, topic))
+    return any(begun(s.start, key, number, logged=logged) for s in session.wanting(topic.decode()))
 
 
 def begun(start: Start | None, key: bytes, number: int, *, logged: bool) -> bool:

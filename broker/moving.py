@@ -64,7 +64,7 @@ from broker.message import Message, size_of
 from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added, Parts
-from broker.session import Session, SharedOutgoing, wanting
+from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decode_state, offered, only, restore
 from broker.spared import Spared
 from broker.tombstones import Tombstones
@@ -550,8 +550,9 @@ class Moving:
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
         """Deliver what comes from a log, if it is for a session that has not got it. What is not for it is not noted: an older
         session may have it, and be added."""
-        permitted = session.permissions is None or session.permissions.may_receive(message.topic.decode())
-        wanted = list(wanting(session, message.topic)) if permitted and not message.topic.startswith(b"$") else []
+        topic = message.topic.decode()
+        permitted = session.permissions is None or session.permissions.may_receive(topic)
+        wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
         if wanted and self.merging.lacks(session, key, number, message.topic):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published

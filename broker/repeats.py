@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.fanout import Delivery, Route
 from broker.origin import Ranges, Vector, Window, merge, roughly, subtract
-from broker.session import wanting
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -140,11 +139,8 @@ class Repeats:
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
     """Return what a session gets of a message by the subscriptions that were made before it was published; None: nothing."""
     session = delivery.session
-    subscriptions = [s for s in session.subscriptions.values() if s.start is not None and sequence <= s.start.tops.get(key, 0)]
-    if not subscriptions:
-        return delivery
-    wanted = list(wanting(session, topic))
-    begun = [s for s in wanted if s not in subscriptions]
+    wanted = list(session.wanting(topic.decode()))
+    begun = [s for s in wanted if s.start is None or sequence > s.start.tops.get(key, 0)]
     if len(begun) == len(wanted):
         return delivery
     return Delivery(session, begun) if begun else None

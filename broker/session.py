@@ -11,7 +11,6 @@ from broker.connection import packet_size
 from broker.forms import Forms
 from broker.message import PACKET_IDS, Message, size_of
 from broker.wire.varint import read_length
-from routing.topics import matches, split_shared
 
 if TYPE_CHECKING:
     from broker.access import Permissions
@@ -326,12 +325,14 @@ class Session:
             self.put_by(Outgoing(message, 0, retain, ids), tell=True)
 
     def _counts_on(self, topic: str) -> bool:
-        for subscription in self.subscriptions.values():
-            if subscription.qos:
-                group, inner = split_shared(subscription.filter)
-                if group is None and matches(inner, topic):
-                    return True
-        return False
+        return any(subscription.qos for subscription in self.wanting(topic))
+
+    def wanting(self, topic: str) -> Iterator[Subscription]:
+        """The subscriptions that match a topic, but for those as a member of a group."""
+        forms, subscriptions = self.forms, self.subscriptions
+        for topic_filter in (topic,) if forms is None else forms.matching(topic):
+            if (subscription := subscriptions.get(topic_filter)) is not None:
+                yield subscription
 
     def miss_runs(self) -> None:
         """Look through what the publish path left in the outbox of a client that is away: packets at QoS 0 without properties."""
@@ -572,9 +573,3 @@ class Session:
             self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
         return [o for o in dropped if isinstance(o, SharedOutgoing)]
-
-
-def wanting(session: Session, topic: bytes) -> Iterator[Subscription]:
-    """The subscriptions of a session that match a topic, but for those as a member of a group."""
-    name = topic.decode()
-    return (s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None and matches(s.filter, name))

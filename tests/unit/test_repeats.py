@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,9 @@ class Session:
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Any] = {}
+
+    def wanting(self, topic: str) -> Iterator[Any]:
+        return iter(())
 
 
 class Place:
