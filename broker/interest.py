@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -32,7 +33,8 @@ PIECE = 500
 hear of each; nobody's messages wait for that."""
 
 LOAD, LOAD_PACE = 500, 0.02
-"""filters that are looked through at a time when the first other broker comes, and s between: some ms of work."""
+"""filters that are looked through at a time when the first other broker comes, and s between: some ms of work. As many that
+nobody wants any more go at a time, every PACE."""
 
 EVERYTHING = b"#"
 """What a broker posts that floods: it is part of every way."""
@@ -118,15 +120,16 @@ class Interest:
 
     def _close(self, now: float) -> None:
         self._planned = False
-        for topic_filter, until in list(self._closing.items()):
+        for topic_filter, until in list(islice(self._closing.items(), LOAD)):
             if until > now:
-                self._planned = True
-                self._node.schedule(until, self._close)
                 break
             del self._closing[topic_filter]
             if topic_filter in self._cover:
                 self.memory -= filter_memory(topic_filter)
             self._cover.remove(topic_filter)
+        if (until := next(iter(self._closing.values()), None)) is not None:
+            self._planned = True
+            self._node.schedule(max(until, now + PACE), self._close)
         self._post()
         self._federation.hurry(now)
 

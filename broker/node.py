@@ -264,17 +264,19 @@ class Node:
                 pass
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due, as much of it as goes into one turn (`broker.turns`); what is left is due at once."""
         self.now = now
         self.current = None
         self.federation.awake(now)
-        timers = self._timers
+        timers, turns = self._timers, self.turns
         while timers and timers[0][0] <= now:
             call = heappop(timers)[2].call
             if call is None:
                 self._cancelled -= 1
             else:
                 call(now)
+                if turns.work >= limits.TURN_WORK:
+                    break
         self.federation.tick(now)
 
     # ---------------------------------------------------------------- outputs
@@ -478,8 +480,9 @@ class Node:
             self.client_gone(owner, "taken over", graceful=False)
 
     def expire(self, session: Session) -> None:
-        """End a session whose client has been away for too long."""
+        """End a session whose client has been away for too long. All clients of a network that failed may be, in one moment."""
         self.counters.sessions_expired += 1
+        self.turns.work += limits.PACKET_WORK
         self.end_session(session)
 
     def send_will(self, session: Session) -> None:
