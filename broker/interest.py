@@ -127,9 +127,9 @@ class Interest:
             if topic_filter in self._cover:
                 self.memory -= filter_memory(topic_filter)
             self._cover.remove(topic_filter)
-        if (until := next(iter(self._closing.values()), None)) is not None:
+        if self._closing:
             self._planned = True
-            self._node.schedule(max(until, now + PACE), self._close)
+            self._node.schedule(max(next(iter(self._closing.values())), now + PACE), self._close)
         self._post()
         self._federation.hurry(now)
 

@@ -6,8 +6,9 @@ nobody else knows it, or that wants a clean start, is accepted at once. Else its
     client    taker                                holder
     CONNECT ->  ASKING    TAKE, stamp, from where ->   closes its connection (0x8E), encodes the session, goes on queueing
                           <- parts, WINDOW at a time   (again from where it broke off, as often as it is asked)
+                READING   decodes it, in steps
                 COVERING  waits until all that the session was offered there has been here
-                          subscribes; takes from its log what was here and not there
+                RESTORING subscribes, in steps; then takes from its log what was here and not there
                 SETTLING  routing by interest: waits until the others know
                 RESTING   REST ->                      what came there meanwhile, from its log
                           <- parts
@@ -50,7 +51,6 @@ from broker.giving import (
     behind,
     end_quietly,
     heard,
-    need_of,
     old_state,
     say,
     seen_by_both,
@@ -63,10 +63,11 @@ from broker.merging import Merging, lacking
 from broker.message import Message, size_of
 from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
-from broker.parts import Added, Parts
+from broker.parts import Added
 from broker.session import Session, SharedOutgoing
-from broker.sessionstate import SessionState, decode_state, offered, only, restore
+from broker.sessionstate import SessionState, decoding, offered, only, restoring
 from broker.spared import Spared
+from broker.takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, SETTLING, Pull
 from broker.tombstones import Tombstones
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import WireError
@@ -76,13 +77,8 @@ from routing.topics import split_shared
 
 if TYPE_CHECKING:
     from broker.accept import Handshake
-    from broker.access import Permissions
     from broker.federation import Federation
     from broker.node import Node
-    from broker.positions import Start
-
-ASKING, COVERING, SETTLING, RESTING, CLOSING = range(5)
-"""States of a move, see above."""
 
 RETRY = 0.25
 """s between two requests for the same."""
@@ -96,36 +92,6 @@ SPREAD = 40503
 SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
-
-
-class Pull:
-    """A session that we take."""
-
-    __slots__ = (
-        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "start",
-        "state", "taken", "told", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
-        self.handshake = handshake
-        self.client_id = client_id
-        self.stamp = stamp
-        self.holder = holder
-        self.state = ASKING
-        self.began = self.since = self.heard = now  # the move; this state; the holder's last word
-        self.parts = Parts()
-        self.taken: SessionState | None = None
-        self.session: Session | None = None
-        self.left: tuple[int, Permissions | None, SessionState] | None = None  # an older one here that was added to it
-        self.seen: Vector = {}  # what the holder has offered it,
-        self.waiting = 0  # and what of that waited
-        self.start: Start | None = None  # what is published behind it comes here,
-        self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
-
-    @property
-    def need(self) -> Vector:
-        """What has to have come to the session at its holder."""
-        return need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
 
 
 class Moving:
@@ -392,11 +358,13 @@ class Moving:
             self._hang_up(pull)
 
     def _remove(self, pull: Pull) -> None:
+        pull.work = None
         del self._pulls[pull.client_id]
         self.spared.release(pull)
 
     def _drop(self, pull: Pull) -> None:
         session, pull.session = pull.session, None
+        pull.work = None
         if session is not None and self._node.sessions.get(session.client_id) is session:
             session.stamp = 0  # it was never ours
             end_quietly(self._node, session, len(session.queue))
@@ -468,44 +436,54 @@ class Moving:
 
     def _whole(self, pull: Pull, now: float) -> None:
         data = pull.parts.take()
+        if pull.state == ASKING:
+            pull.state, pull.since = READING, now
+            self._work(pull, self._read(pull, data))
+            return
         try:
-            if pull.state == RESTING:
-                self._take_rest(pull, data, now)
-                self._close(pull, now)
-            else:
-                pull.taken = decode_state(data, now)
-                if pull.taken.owner != pull.handshake.owner:
-                    self._refuse(pull)
-                    return
-                pull.state, pull.since = COVERING, now
-                self._cover(pull, now)
+            self._take_rest(pull, data, now)
+            self._close(pull, now)
         except WireError as error:
-            self._federation.log("warning", f"client {shorten(pull.client_id)}: its session cannot be read: {error.message}")
-            self._node.counters.sessions_unmoved += 1
-            self._drop(pull)
-            self._finish(pull, now)
+            self._unreadable(pull, error)
 
-    def _cover(self, pull: Pull, now: float) -> None:
+    def _work(self, pull: Pull, work: Iterator[int]) -> None:
+        """Do something in steps, unless the move ends or begins again meanwhile."""
+        pull.work = work
+        self._node.turns.go(work, lambda: pull.work is not work)
+
+    def _unreadable(self, pull: Pull, error: WireError) -> None:
+        self._federation.log("warning", f"client {shorten(pull.client_id)}: its session cannot be read: {error.message}")
+        self._node.counters.sessions_unmoved += 1
+        self._drop(pull)
+        self._finish(pull, self._node.now)
+
+    def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
+        try:
+            taken = yield from decoding(data, self._node.now)
+        except WireError as error:
+            self._unreadable(pull, error)
+            return
+        if taken.owner != pull.handshake.owner:
+            self._refuse(pull)
+            return
+        pull.state, pull.since = COVERING, self._node.now
+        self._cover(pull, taken, self._node.now)
+
+    def _cover(self, pull: Pull, taken: SessionState, now: float) -> None:
         """Go on once nothing can come any more that the session has been offered at its holder."""
         if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
             return
         self._node.now = now
-        assert pull.taken is not None
         waits = not self._federation.interest.selective and now < pull.since + COVER_TIME
-        if waits and only(pull.taken.seen, offered(self._node.relay.vector)):
-            self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
+        if waits and only(taken.seen, offered(self._node.relay.vector)):
+            self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
             return
-        if self._restore(pull, pull.taken, now):
-            self._close(pull, now)
-        else:
-            pull.state, pull.since = SETTLING, now
-            if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
-                self._known(pull, now)
-        pull.taken = None
+        pull.state, pull.since = RESTORING, now
+        self._work(pull, self._restore(pull, taken))
 
-    def _restore(self, pull: Pull, state: SessionState, now: float) -> bool:
-        """Make the session, and offer it what has been here and not at its holder. False: that has to wait."""
-        node = self._node
+    def _restore(self, pull: Pull, state: SessionState) -> Iterator[int]:
+        """Make the session, and in the turn in which it is whole offer it what has been here and not at its holder."""
+        node, selective = self._node, self._federation.interest.selective
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -513,16 +491,26 @@ class Moving:
         if old is not None:
             if old.stamp and old.expiry and old.stamp >= state.floor:  # an older one, which nobody has taken
                 if not (state.subscriptions or state.items or state.incoming):
-                    return True  # there is nothing in the newer one: go on with this
+                    self._close(pull, node.now)  # there is nothing in the newer one: go on with this
+                    return
                 old.unpack()
-                left = old_state(node, old, now)
+                left = old_state(node, old, node.now)
                 pull.left = (old.stamp, old.permissions, left)
             self.discard(old)
         if len(node.sessions) >= limits.MAX_SESSIONS:
-            return True
+            self._close(pull, node.now)
+            return
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
-        restore(state, session, node.fanout)
+        if selective:
+            self.spared.keep(pull, session)
+        stepped = False
+        for steps in restoring(state, session, node.fanout):
+            yield steps
+            stepped = True
+        if stepped:
+            node.fanout.forget_routes()  # those that were made meanwhile are without it
+        now = node.now
         self.spared.keep(pull, session)
         pull.seen = state.seen
         self.merging.inherit(session, state)
@@ -533,11 +521,15 @@ class Moving:
         here = offered(node.relay.vector)
         self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
         self._federation.repeats.add(session, lacking(state.given, here))
-        if self._federation.interest.selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
-            return False  # some of it goes to the holder alone until all know that its filters are wanted here
+        if selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
+            # Some of it goes to the holder alone until all know that its filters are wanted here.
+            pull.state, pull.since = SETTLING, now
+            if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
+                self._known(pull, now)
+            return
         for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
             self.offer(session, key, number, message)
-        return True
+        self._close(pull, now)
 
     def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""

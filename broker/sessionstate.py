@@ -16,7 +16,9 @@ Texts and bytes are u32 size and content. What another broker says is checked as
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from broker import limits
 from broker.fanout import Fanout, SharedGroup
@@ -28,7 +30,7 @@ from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import Property, decode_properties
 from broker.wire.varint import encode_varint, read_length
-from routing.topics import split_shared, valid_topic_filter, valid_topic_name
+from routing.topics import SHARE_PREFIX, split_shared, valid_topic_filter, valid_topic_name
 
 VERSION = 3
 
@@ -37,6 +39,9 @@ IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
+
+PIECE, READ_WORK, PUT_WORK = 250, 3, 3
+"""subscriptions or messages that are decoded, and messages that are put into a session, at a time; steps of work for each."""
 
 _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
@@ -224,7 +229,18 @@ class _Reader:
 
 
 def decode_state(data: bytes, now: float) -> SessionState:
-    """Decode a session at `now` (s).
+    """Decode a session at `now` (s). Raises MalformedPacket, see `decoding`."""
+    work = decoding(data, now)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            state: SessionState = end.value
+            return state
+
+
+def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
+    """Decode a session at `now` (s), some of it at a time; yields the steps of work that it took (`Turns.go`).
 
     Raises:
         MalformedPacket: of another version, truncated, beyond the limits, or not what a client could have said.
@@ -260,7 +276,12 @@ def decode_state(data: bytes, now: float) -> SessionState:
         if not sound or options & 3 == 3 or identifier > 268_435_455:
             raise MalformedPacket("state of a session with a subscription that cannot be")
         state.subscriptions.append((topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier))
-    state.items = [_item(reader, filters, now) for _ in range(reader.number(4))]
+        if not len(state.subscriptions) % PIECE:
+            yield PIECE * READ_WORK
+    for number in range(1, 1 + reader.number(4)):
+        state.items.append(_item(reader, filters, now))
+        if not number % PIECE:
+            yield PIECE * READ_WORK
     if (known := reader.number(4)) not in (0, len(state.items)):
         raise MalformedPacket("state of a session with origins that are not those of its messages")
     for _ in range(known):
@@ -312,34 +333,67 @@ def _identifiers(ids: bytes) -> bool:
 
 def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
     """Make a new session what it was at another broker. What is beyond the limits here is dropped and counted as there."""
+    for _ in restoring(state, session, fanout):
+        pass
+
+
+def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator[int]:
+    """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
+
+    Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the last part. Those that are
+    shared come then, at once, as their groups may have a message for it in that moment; with them what waits from the first
+    message of theirs on.
+    """
     most = session.node.config.max_qos
     session.username = state.username
     session.owner, session.born, session.floor = state.owner, state.born, state.floor
     session.expiry = state.expiry
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)
-    groups: dict[int, SharedGroup] = {}
+    session.ended = True
     start = session.node.federation.positions.adopt({key: window.top for key, window in state.before.items()})
-    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions):
-        group, inner = split_shared(topic_filter)
+    shared: list[tuple[int, Subscription]] = []
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions, 1):
         subscription = Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier)
         subscription.start = start
-        fanout.subscribe(subscription, group, inner)
-        shared = fanout.group(group, inner) if group is not None else None
-        if isinstance(shared, SharedGroup):
-            groups[number] = shared
-    for item in state.items:
-        shared_group = groups.get(item.shared) if item.shared is not None else None
-        if item.place == IS_RELEASED:
-            session.inflight[item.packet_id] = RELEASED
-            continue
-        outgoing = Outgoing(item.message, item.qos, item.retain, item.ids)
-        if shared_group is not None:
-            outgoing = SharedOutgoing(item.message, item.qos, item.retain, item.ids, shared_group, None)
-        if item.place == IN_FLIGHT:
-            session.inflight[item.packet_id] = outgoing
-        elif item.place == REPEATED:
-            session.queue.append(Repeat(outgoing, item.packet_id))
-            session.queued_bytes += size_of(item.message)
+        if topic_filter.startswith(SHARE_PREFIX):
+            shared.append((number - 1, subscription))
         else:
-            session.put_by(outgoing, tell=False)
+            fanout.subscribe(subscription, None, topic_filter)
+        if not number % limits.FILTERS_AT_ONCE:
+            yield limits.FILTERS_AT_ONCE * limits.PACKET_WORK
+    items = iter(state.items)
+    first: list[Item] = []
+    for number, item in enumerate(items, 1):
+        if item.shared is not None:
+            first.append(item)
+            break
+        _put(session, item, None)
+        if not number % PIECE:
+            yield PIECE * PUT_WORK
+    session.ended = False
+    groups: dict[int, SharedGroup] = {}
+    for number, subscription in shared:
+        group, inner = split_shared(subscription.filter)
+        fanout.subscribe(subscription, group, inner)
+        if group is not None and (found := fanout.group(group, inner)) is not None:
+            groups[number] = found
+    for item in chain(first, items):
+        _put(session, item, None if item.shared is None else groups.get(item.shared))
+
+
+def _put(session: Session, item: Item, group: SharedGroup | None) -> None:
+    """Put a message into a session."""
+    if item.place == IS_RELEASED:
+        session.inflight[item.packet_id] = RELEASED
+        return
+    outgoing = Outgoing(item.message, item.qos, item.retain, item.ids)
+    if group is not None:
+        outgoing = SharedOutgoing(item.message, item.qos, item.retain, item.ids, group, None)
+    if item.place == IN_FLIGHT:
+        session.inflight[item.packet_id] = outgoing
+    elif item.place == REPEATED:
+        session.queue.append(Repeat(outgoing, item.packet_id))
+        session.queued_bytes += size_of(item.message)
+    else:
+        session.put_by(outgoing, tell=False)

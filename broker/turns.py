@@ -9,7 +9,7 @@ planned in pieces (`later`). One that rests, or one piece after the other, has a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -77,6 +77,15 @@ class Turns:
         """Do something in a later turn."""
         self._others.append(piece)
         self._plan()
+
+    def go(self, work: Iterator[int], stopped: Callable[[], bool]) -> None:
+        """Do some work, as much now as goes into one turn and the rest in later ones, unless it is `stopped` by then. `work` does
+        a part of it each time, and says how many steps that was."""
+        for steps in work:
+            self.work += steps
+            if self.work >= limits.TURN_WORK:
+                self.later(lambda now: None if stopped() else self.go(work, stopped))
+                return
 
     def _plan(self) -> None:
         if not self._planned:

@@ -1,0 +1,50 @@
+"""One session that this broker takes from another one: where that has got to (`broker.moving` shows the whole of it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.giving import need_of
+from broker.origin import Vector
+from broker.parts import Parts
+
+if TYPE_CHECKING:
+    from broker.accept import Handshake
+    from broker.access import Permissions
+    from broker.positions import Start
+    from broker.session import Session
+    from broker.sessionstate import SessionState
+
+ASKING, READING, COVERING, RESTORING, SETTLING, RESTING, CLOSING = range(7)
+"""States of a move."""
+
+
+class Pull:
+    """A session that we take."""
+
+    __slots__ = (
+        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "start",
+        "state", "told", "waiting", "work",
+    )  # fmt: skip
+
+    def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
+        self.handshake = handshake
+        self.client_id = client_id
+        self.stamp = stamp
+        self.holder = holder
+        self.state = ASKING
+        self.began = self.since = self.heard = now  # the move; this state; the holder's last word
+        self.parts = Parts()
+        self.work: Iterator[int] | None = None  # what is done in steps just now
+        self.session: Session | None = None
+        self.left: tuple[int, Permissions | None, SessionState] | None = None  # an older one here that was added to it
+        self.seen: Vector = {}  # what the holder has offered it,
+        self.waiting = 0  # and what of that waited
+        self.start: Start | None = None  # what is published behind it comes here,
+        self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
+
+    @property
+    def need(self) -> Vector:
+        """What has to have come to the session at its holder."""
+        return need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
