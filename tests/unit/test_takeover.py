@@ -1,0 +1,148 @@
+"""A session that is taken in steps gets what it would get if it were taken at once (broker/moving.py, broker/sessionstate.py)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits, sessionstate
+from broker.giving import ANSWER, ENDED, PART, TAKE, say
+from broker.listings import CLIENT
+from broker.message import Message
+from broker.ownership import ANONYMOUS, KEPT, Entry
+from broker.parts import WHERE
+from broker.records import ROUTED
+from broker.sessionstate import WAITING, Item, SessionState, encode_state
+from broker.takeover import CLOSING, RESTORING
+from broker.turns import PAUSE
+from broker.wire import Connack, Property, Publish
+from routing.topics import matches, split_shared
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.unit.node_harness import FakeClient, World, connect_packet
+from tests.unit.test_listings import known
+
+words = st.sampled_from("abc")
+topics = st.lists(words, min_size=1, max_size=2).map("/".join)
+filters = st.lists(st.sampled_from([*"abc", "+", "#", "a/#", "a/b", "b/+", "+/c", "$share/g/a", "$share/h/b/c"]), unique=True)
+STAMP = 5 << 16
+
+
+class Taking:
+    """A neighbour has the session of `k`, who connects here."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.world = lone(routing="flood", link_timeout=1000.0)
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        known(self.world, self.neighbour, **{(CLIENT + b"k").decode(): Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()})
+        self.client = self.world.open()
+        self.client.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+        self.pull = self.world.node.moving._pulls["k"]
+        self.steps = 0
+        data = encode_state(state, self.world.now)
+        self.say(PART, say(TAKE, self.pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+
+    def say(self, kind: int, body: bytes) -> None:
+        self.neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        self.steps += 1
+        self.world.now += PAUSE
+        self.world.node.tick(self.world.now)
+        self.world.settle()
+
+    def finish(self) -> list[bytes]:
+        """Let it come to an end; returns the payloads that the client gets."""
+        while self.pull.state != CLOSING:
+            self.step()
+            assert self.steps < 1000
+        self.say(ANSWER, say(ENDED, self.pull.stamp, "k"))
+        for _ in range(100):
+            self.step()
+        return payloads(self.client)
+
+
+def payloads(client: FakeClient) -> list[bytes]:
+    packets = client.take()
+    assert isinstance(packets[0], Connack)
+    assert packets[0].session_present
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+def state_of(among: list[str], waiting: int) -> SessionState:
+    state = SessionState(None, 1e9, 0, {}, set(), [(topic_filter, 1, False, False, 0) for topic_filter in among])
+    numbers = [number for number, topic_filter in enumerate(among) if topic_filter.startswith("$share/")]
+    for number in range(waiting):
+        one = Message(b"a", b"w%d" % number, 1, False, b"", None, None)
+        state.items.append(Item(WAITING, 0, 1, False, b"", one, numbers[0] if numbers and number % 3 == 1 else None))
+    return state
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each subscription and each message takes a turn of its own."""
+    monkeypatch.setattr(limits, "FILTERS_AT_ONCE", 1)
+    monkeypatch.setattr(limits, "TURN_WORK", limits.PACKET_WORK)
+    for name, value in (("PIECE", 1), ("READ_WORK", limits.PACKET_WORK), ("PUT_WORK", limits.PACKET_WORK)):
+        monkeypatch.setattr(sessionstate, name, value)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@given(filters, st.integers(0, 4), st.lists(st.lists(topics, max_size=2), max_size=20))
+def test_nothing_is_missed_or_comes_twice(among: list[str], waiting: int, arriving: list[list[str]]) -> None:
+    """Whenever messages come: before a filter of theirs stands, after it, or when all do; each once and in order."""
+    taking = Taking(state_of(among, waiting))
+    number, expected = 0, [b"w%d" % n for n in range(waiting)]
+    for some in arriving:
+        for topic in some:
+            number += 1
+            taking.neighbour.send(message(topic.encode(), b"%d" % number, sequence=number))
+            if any(split_shared(f)[0] is None and matches(f, topic) for f in among):
+                expected.append(b"%d" % number)
+        taking.step()
+    got = taking.finish()
+    assert got == expected
+    session = taking.world.session("k")
+    assert not session.ended
+    assert set(session.subscriptions) == set(among)
+    taking.neighbour.send(message(b"a/b", b"last", sequence=number + 1))
+    taking.step()
+    wanted = any(split_shared(f)[0] is None and matches(f, "a/b") for f in among)
+    assert [p.payload for p in taking.client.take() if isinstance(p, Publish)] == [b"last"] * wanted
+
+
+def subscribed(world: World) -> int:
+    """How many filters lead to somebody."""
+    return sum(1 for _ in world.node.fanout.trie.filters())
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
+    among = [f"t/{number}" for number in range(50)]
+    taking = Taking(state_of(among, 3))
+    while taking.pull.state != RESTORING or subscribed(taking.world) < 20:
+        taking.step()
+    taking.client.vanish()
+    taking.world.advance(1.0)
+    assert "k" not in taking.world.node.sessions
+    assert "k" not in taking.world.node.moving._pulls
+    assert subscribed(taking.world) == 0
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
+    among = [f"t/{number}" for number in range(50)]
+    taking = Taking(state_of(among, 3))
+    while taking.pull.state != RESTORING or subscribed(taking.world) < 20:
+        taking.step()
+    again = taking.world.open()
+    again.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    taking.pull, taking.client = taking.world.node.moving._pulls["k"], again
+    data = encode_state(state_of(among, 3), taking.world.now)
+    taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
+    assert taking.finish() == [b"w0", b"w1", b"w2"]
+    taking.world.advance(1.0)
+    assert set(taking.world.session("k").subscriptions) == set(among)
+    assert subscribed(taking.world) == len(among)
