@@ -12,17 +12,24 @@ import pytest
 from broker import limits
 from broker.answers import ASK
 from broker.assignments import DECLINE, REPORT
+from broker.giving import PART, REQUEST, REST, TAKE, say
 from broker.ledger import encode_refs
-from broker.listings import INTEREST
+from broker.listings import CLIENT, INTEREST
 from broker.log import Entry
 from broker.message import Message
 from broker.origin import Window, encode_for_links, encode_vector, origin_key
+from broker.ownership import ANONYMOUS, KEPT, digest
+from broker.ownership import Entry as Posted
+from broker.parts import split
 from broker.records import DIRECTORY, ROUTED, SEEN
+from broker.sessionstate import SessionState, encode_state
+from broker.takeover import CLOSING, RESTING
+from broker.wire import Property, Subscribe, SubscriptionRequest
 from routing.directory import ASK as ASK_LISTING
 from routing.share import encode_standing, group_key, mark_of
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
-from tests.unit.node_harness import World
+from tests.unit.node_harness import World, connect_packet
 from tests.unit.test_listings import known
 
 COUNT = 300_000
@@ -129,3 +136,69 @@ def test_a_listing_is_asked_for() -> None:
     what = "a listing of 20,000 filters is asked for 100 times"
     longest(world, what, lambda: one.send(question), lambda: len(one.transport.written) > size)
     print(f"  {len(one.transport.written):,} bytes in all")
+
+
+FILTERS = 100_000
+"""of one session"""
+
+
+def test_sessions_expire_together() -> None:
+    world, count = lone(routing="topic", link_timeout=1000.0), 10_000
+    Neighbour(world, 101).child()
+    clients = [world.connect(f"c{n}", properties={Property.SESSION_EXPIRY_INTERVAL: 60}) for n in range(count)]
+    for number, client in enumerate(clients):
+        client.send(Subscribe(1, [SubscriptionRequest(f"t/{number}", 1)]))
+    world.peers.clear()
+    for client in clients:
+        world.node.connection_lost(client.conn, "reset", world.now)
+    world.settle()
+    world.advance(3)
+    longest(world, f"{count} sessions expire in one moment", lambda: None, lambda: not world.node.sessions)
+
+
+def moves(number: int) -> bytes:
+    return f"plant/{number % 100}/device/{number}".encode()
+
+
+def test_a_session_comes_from_another_broker() -> None:
+    state = SessionState(None, 1e9, 0, {}, set(), [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)])
+    data = encode_state(state, 1000.0)
+    parts = list(split(data, 1, 0, len(data)))
+    world = lone(routing="topic", link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one, **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()})
+    world.open().send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    pull = world.node.moving._pulls["k"]
+
+    def part(data: bytes) -> None:
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(TAKE, pull.stamp, "k", data))))
+
+    for data in parts[:-1]:
+        part(data)
+    what = f"a session of {FILTERS} subscriptions comes"
+    longest(world, what, lambda: part(parts[-1]), lambda: pull.state in (RESTING, CLOSING))
+
+
+def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
+    world, stamp = lone(routing="topic", link_timeout=1000.0), 1 << 60
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    for begin in range(0, FILTERS, 10_000):
+        client.send(Subscribe(1, [SubscriptionRequest(f"{moves(n).decode()}/#", 1) for n in range(begin, begin + 10_000)]))
+        while not client.transport.written:
+            world.advance(0.01)
+        client.transport.written.clear()
+    client.vanish()
+
+    def ask(request: int, rest: bytes) -> None:
+        body = say(request, stamp, "k", bytes(4) + digest(None) + rest)
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REQUEST)) + body)))
+
+    longest(world, f"a session of {FILTERS} subscriptions is encoded", lambda: ask(TAKE, b""), lambda: True)
+    publisher = world.connect("p")
+    for number in range(100):
+        publisher.publish(f"{moves(FILTERS - 1 - number).decode()}/x", qos=1, packet_id=number + 1)
+    longest(world, "and what came meanwhile: 100 messages", lambda: ask(REST, encode_vector({})), lambda: True)
