@@ -31,9 +31,9 @@ second over a link an eighth of the broker's time, now a thirtieth. A look takes
 second: after a day of load, as what comes by COLLECT counts as a round."""
 
 COLLECT = 0.1
-"""s between two times that the collector is told to look through what is new; some ms. By itself it comes when 30,000 objects more
-were made than went; where messages in the log, and routes, make room for as many new ones that is not before it has 300,000 to
-look through: 170 ms."""
+"""s between two times that the collector is told to look through what is new; some ms. By itself it comes when 30,000 objects
+more were made than went; where messages in the log, and routes, make room for as many new ones that is not before it has 300,000
+to look through: 170 ms."""
 
 HOLD_BACKLOG_BYTES = 1024 * 1024
 """bytes; once a subscriber is behind by this, its publishers are not read for HOLD_TIME, so that a fast publisher is slowed down
