@@ -148,6 +148,7 @@ def test_sessions_expire_together() -> None:
     clients = [world.connect(f"c{n}", properties={Property.SESSION_EXPIRY_INTERVAL: 60}) for n in range(count)]
     for number, client in enumerate(clients):
         client.send(Subscribe(1, [SubscriptionRequest(f"t/{number}", 1)]))
+    world.advance(10)  # the neighbour does not say that it has heard of them
     world.peers.clear()
     for client in clients:
         world.node.connection_lost(client.conn, "reset", world.now)
