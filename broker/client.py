@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
 
+FILTERS = frozenset((0x82, 0xA2))
+"""First bytes of SUBSCRIBE and UNSUBSCRIBE."""
+
 PINGRESP = b"\xd0\x00"
 CONNACK = b"\x20"
 
@@ -192,6 +195,9 @@ class Client:
                     if after < 0:
                         position = -after
                         break
+                if first in FILTERS and node.turns.work >= TURN_WORK:  # one packet of them may take all of a turn
+                    node.turns.rest(conn)
+                    break
                 self._packet(first, data[body:end])
                 position = end
                 if conn.closing or conn.closed or conn.waiting or conn.held:
@@ -257,8 +263,10 @@ class Client:
         self.node.turns.work += PACKET_WORK
         if kind != 3:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
-            if len(body) > limits.MAX_FILTERS_SIZE and kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
-                raise ProtocolViolation("more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE)
+            if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
+                if len(body) > limits.MAX_FILTERS_SIZE:
+                    raise ProtocolViolation("more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE)
+                self.node.turns.work += len(body) // limits.FILTERS_DECODED
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
         if kind == PacketType.CONNECT:

@@ -539,7 +539,7 @@ SUBSCRIPTION_MEMORY = 600
 CONNECTION_MEMORY = 1_500
 """bytes of memory that each session, subscription and connection takes, besides names, filters and what a client leaves here."""
 
-FILTERS_MEMORY = 5
+FILTERS_MEMORY = 8
 """bytes of memory for each byte of a SUBSCRIBE or UNSUBSCRIBE that waits for its turn."""
 
 REF_MEMORY = 600
@@ -597,6 +597,9 @@ RETAINED_WORK = 30
 MAX_FILTERS_SIZE = 1280 * 1024
 """bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session may have of 10: it is decoded
 in one turn. Larger: 0x95 and close [protocol_errors]; who wants more filters sends several."""
+
+FILTERS_DECODED = 10
+"""bytes of a SUBSCRIBE or UNSUBSCRIBE that are decoded in a step of work."""
 
 FILTERS_AT_ONCE = 250
 """filters of one packet, or of a session that ends, that are handled in one turn: 65,536 of them take most of a second."""

@@ -135,8 +135,8 @@ class Memory:
     # ---------------------------------------------------------------- counting
 
     def _pace(self) -> float:
-        """Return s between two turns: shorter than a fast network takes to fill a quarter of the limit."""
-        return min(1.0, max(0.05, min(limit for limit in (self.limit, self.queued_limit) if limit) / 4e9))
+        """Return s between two turns: shorter than a fast network takes to fill an eighth of the limit."""
+        return min(1.0, max(0.02, min(limit for limit in (self.limit, self.queued_limit) if limit) / 8e9))
 
     def _turn(self, now: float) -> None:
         """Count on, decide, and drop what is too much."""

@@ -10,7 +10,7 @@ from broker import limits
 from broker.forms import form_of
 from broker.message import Message
 from broker.origin import origin_key
-from broker.wire import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from broker.wire import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe, encode_packet
 from routing.topics import matches
 from tests.unit.link_harness import FAR, Neighbour, lone, message
 from tests.unit.node_harness import FakeClient, World
@@ -118,6 +118,23 @@ def test_a_link_rests_and_nothing_is_lost() -> None:
     assert neighbour.transport.reading
     assert client.payloads() == [b"%d" % n for n in range(500)]
     assert world.counters.turns_cut > 5
+
+
+def test_large_requests_of_many_clients_take_a_turn_each() -> None:
+    """Two hundred clients that each sent 40,000 filters kept everybody waiting for seven seconds."""
+    world = World()
+    clients = [world.connect(f"c{number}") for number in range(20)]
+    packets = [encode_packet(Subscribe(7, [SubscriptionRequest(f"{n}/{'x' * 90}", 0) for n in range(1_200)]), 5)]
+    packets.append(encode_packet(Unsubscribe(8, [f"{n}/{'x' * 90}" for n in range(1_200)]), 5))
+    for packet, answer in zip(packets, (Suback, Unsuback), strict=True):
+        before = world.counters.packets_single
+        for client in clients:  # all of it is there as a turn begins
+            client.conn.receive(packet, world.now)
+        assert world.counters.packets_single == before + 1
+        world.settle()
+        world.advance(2.0)
+        assert world.counters.packets_single == before + len(clients)
+        assert all(isinstance(client.take()[-1], answer) for client in clients)
 
 
 def test_a_publisher_of_new_topics_rests() -> None:
