@@ -13,6 +13,7 @@ from discovery.address import Address, is_wildcard
 
 if TYPE_CHECKING:
     from broker.federation import Federation
+    from broker.handshake import Peer
     from broker.link import Link
 
 
@@ -56,7 +57,7 @@ class Admission:
                 why += f", which routing by {config.routing} needs"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
-        if peer.id == federation.own.id and (proven or peer.boot == federation.own.boot):
+        if peer.id == federation.own.id and (proven or self._is_self(peer)):
             self._own_id(link, now)
             return False
         if federation.id_conflict.yields:
@@ -66,13 +67,17 @@ class Admission:
         # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
         return old is None or old is link or not self._namesake(link, old, now)
 
+    def _is_self(self, peer: Peer) -> bool:
+        """Whether who has our id is this very process."""
+        return (peer.boot, peer.instance) == (self.federation.own.boot, self.federation.config.instance)
+
     def _own_id(self, link: Link, now: float) -> None:
         """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data directory."""
         federation = self.federation
         peer = link.peer
         assert peer is not None
         dialled = Address(*link.address) if link.dialled else None
-        if peer.boot == federation.own.boot:  # a dial that reached ourselves
+        if self._is_self(peer):  # a dial that reached ourselves
             if dialled is not None:
                 federation.membership.address_is_self(dialled, now)
             self._drop(link, "is this broker itself")
@@ -81,7 +86,7 @@ class Admission:
             if dialled is not None:  # what a caller says of its address proves nothing
                 federation.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
             if link.handshake.method is not None:
-                federation.id_conflict.proven(peer.boot, dialled or Address(peer.host, peer.port), now)
+                federation.id_conflict.proven((peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now)
 
     def _namesake(self, link: Link, old: Link, now: float) -> bool:
         """Whether this is another broker with the id of a linked one; it was refused then."""

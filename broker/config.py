@@ -18,6 +18,8 @@ class NodeConfig:
 
     id: bytes = b"\0" * 8
     boot: int = 1
+    instance: int = 0
+    """A number that no other process has, in case two have one id and one boot number; 0: none."""
     name: str = ""
     host: str = "127.0.0.1"
     """Address that others are told, and that breaks ties between brokers: a concrete one, not a wildcard."""

@@ -56,6 +56,8 @@ class Peer:
     versions: tuple[int, int]
     """The oldest version of the link protocol that it speaks, and the newest."""
     routing: str = "flood"
+    instance: int = 0
+    """Which process says this, should two have one id and one boot number; 0: it does not say."""
 
 
 def calls_as_broker(connect: Connect) -> bool:
@@ -84,10 +86,11 @@ def peer_of(connect: Connect) -> Peer:
             float(values["capability"]),
             (int(values.get("oldest", newest)), newest),
             values.get("routing", "flood"),
+            int(values.get("instance", "0"), 16),
         )
     except (KeyError, ValueError):
         raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
-    ranges = 0 <= peer.boot < 2**32 and 0 < peer.port < 65536 and 0 <= peer.capability < 1e6
+    ranges = 0 <= peer.boot < 2**32 and 0 <= peer.instance < 2**64 and 0 < peer.port < 65536 and 0 <= peer.capability < 1e6
     if len(peer.id) != 8 or not ranges or not 0 <= peer.versions[0] <= newest <= MAX_VERSION:
         raise MalformedPacket("bridge CONNECT with values out of range")
     return peer
@@ -128,6 +131,7 @@ class LinkHandshake:
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),
                 ("capability", f"{config.capability:.1f}"),
+                *([("instance", f"{config.instance:016x}")] if config.instance else ()),
             ]
         }
         if self.method is not None:

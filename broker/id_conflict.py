@@ -1,9 +1,10 @@
 """Another living broker with our own id: somebody has copied a data directory. One of the two serves clients, the other not.
 
-Whoever started first goes on: brokers know it, and its clients are there. The one that started later (the higher boot number)
-yields as soon as the other has proven the id: it sends its clients away, closes its links and accepts neither until the other is
-gone. It calls the other once a second, so it is back some seconds after that has ended. What is only said - an announcement, a
-refusal by a third - proves nothing, and makes us call there to find out.
+Whoever started first goes on: brokers know it, and its clients are there. The one that started later (the higher boot number; of
+two that started in the same second the higher instance, a random number) yields as soon as the other has proven the id: it sends
+its clients away, closes its links and accepts neither until the other is gone. It calls the other once a second, so it is back
+some seconds after that has ended. What is only said - an announcement, a refusal by a third - proves nothing, and makes us call
+there to find out.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class IdConflict:
             self._call_at = now + CALL_PAUSE
             self.federation.node.effects.append(Dial(address.host, address.port))
 
-    def proven(self, boot: int, address: Address, now: float) -> None:
-        """Note that a broker has proven our id in a handshake."""
+    def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
+        """Note that a broker has proven our id in a handshake. `start`: its boot number and instance."""
         self._proven_at = now
         self.other = address
-        if not self.yields and boot < self.federation.own.boot:
+        if not self.yields and start < (self.federation.own.boot, self.federation.config.instance):
             self._yield(address, now)
 
     def _yield(self, address: Address, now: float) -> None:
@@ -60,8 +61,8 @@ class IdConflict:
         federation.count("id_conflicts")
         federation.log(
             "error",
-            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, and started before it (a copied data "
-            "directory?): this one accepts no clients until that one is gone",
+            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, and started before it, or at the same "
+            "time (a copied data directory?): this one accepts no clients until that one is gone",
         )
         for session in list(node.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):

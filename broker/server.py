@@ -172,6 +172,7 @@ class Broker(Face):
         config = replace(config, identity_listeners=frozenset(named), link_listener=self._link_listener())
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
+        config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
         make = ShowingNode if hooks.packets else ServerNode
         self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line)
         node.federation.entropy = os.urandom

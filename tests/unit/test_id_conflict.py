@@ -39,7 +39,7 @@ def test_the_later_one_of_two_yields_whoever_calls(secret: bytes | None, dialler
     assert [packet.reason for packet in away.take() if isinstance(packet, Disconnect)] == [0x89]
     assert not stays.closed
     assert copy.counters.id_conflicts == 1
-    assert sum("started before it (a copied data directory?)" in line for line in copy.logged) == 1
+    assert sum("started before it, or at the same time (a copied data directory?)" in line for line in copy.logged) == 1
     # New ones are refused, in each version's words.
     for version, code in ((5, 0x88), (4, 3)):
         late = copy.open(version)
@@ -51,6 +51,23 @@ def test_the_later_one_of_two_yields_whoever_calls(secret: bytes | None, dialler
     stays.subscribe("t")
     stays.publish("t", b"goes on")
     assert [packet.payload for packet in stays.take() if isinstance(packet, Publish)] == [b"goes on"]
+
+
+@SECRETS
+@pytest.mark.parametrize("dialler", ["first", "second"])
+def test_of_two_that_started_in_the_same_second_one_yields(secret: bytes | None, dialler: str) -> None:
+    first, second = keyed(1, ONE, secret, instance=7), keyed(2, ONE, secret, instance=8)
+    clients = [world.connect("c") for world in (first, second)]
+    Wire(*((first, second) if dialler == "first" else (second, first)))
+    assert [world.node.federation.id_conflict.yields for world in (first, second)] == [False, True]
+    assert [client.closed for client in clients] == [False, True]
+
+
+def test_a_process_that_calls_itself_is_no_conflict() -> None:
+    world = keyed(1, ONE, instance=7)
+    Wire(world, world)
+    assert not world.node.federation.id_conflict.yields
+    assert not world.counters.duplicate_id
 
 
 def test_it_is_back_when_the_other_is_gone() -> None:
