@@ -209,14 +209,18 @@ class Handshake:
             self._accept(connect, now)
 
     def _admitted(self, access: Access, connect: Connect) -> bool:
-        """Turn away who needs a user name and has none; else find out whether a password must be checked."""
+        """Turn away who needs a user name and has none, or one that nobody checks; else find out whether a password must be
+        checked."""
         node = self.node
         listener = self.conn.listener
-        if connect.username is None:
+        certified = listener in node.config.identity_listeners
+        known = access.known_as(connect.username, verified=node.hooks.verified or self.proven is not None, certified=certified)
+        if known is None:
             if not access.lets_anonymous(listener):
-                self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has no user name, which listener '{listener}' asks for")
+                what = "no user name" if connect.username is None else "a user name that nobody checks"
+                self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has {what}, and listener '{listener}' lets nobody anonymous in")
                 return False
-        elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
+        elif access.users is not None and self.proven is None and not certified:
             if node.checking >= limits.PASSWORD_CHECKS:
                 self.turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
                 return False

@@ -25,9 +25,10 @@ from broker.listings import STATE
 from broker.records import ASK_SEEN
 from broker.replay import Walk
 from broker.wire.constants import ReasonCode
-from discovery.address import is_wildcard, parse_address
+from discovery.address import is_loopback, is_wildcard, parse_address
 
 if TYPE_CHECKING:
+    from broker.config import NodeConfig
     from broker.link import Link
     from broker.node import Node
     from broker.origin import Vector
@@ -75,6 +76,15 @@ def read_drain(values: Mapping[str, str]) -> DrainOptions:
             raise ValueError(f"to: {values['to']!r} is no address that a client could connect to")
         to = str(address)
     return DrainOptions(_number(values, "rate", 0.01, 1e6), to, _number(values, "within", 0.0, 86_400.0))
+
+
+def check_elsewhere(options: DrainOptions, config: NodeConfig) -> None:
+    """Refuse to send clients to the broker that they are to leave. Raises ValueError."""
+    if options.to:
+        address = parse_address(options.to)
+        here = address.host == config.host or (is_loopback(address.host) and is_loopback(config.host))
+        if here and address.port == config.port:
+            raise ValueError(f"to: {options.to} is this broker itself")
 
 
 def _number(values: Mapping[str, str], name: str, low: float, high: float) -> float | None:

@@ -20,7 +20,7 @@ from broker import limits, logs, peering
 from broker.cli import DEFAULT_ADMIN, version
 from broker.configfile import ConfigError, ConfigFile
 from broker.disk import Disk
-from broker.drain import Drain, read_drain
+from broker.drain import Drain, check_elsewhere, read_drain
 from broker.identity import DataDir, fresh_identity
 from broker.machine import default_memory_limit, files_for_clients, raise_file_limit
 from broker.settings import (
@@ -183,6 +183,7 @@ class _Run:
         assert self.broker is not None
         assert self.stopping is not None
         node, now = self.broker.node, self.broker.driver.time()
+        check_elsewhere(options, node.config)
         if node.drain is None:
             Drain(node, options, now, self.stopping.set)
         else:

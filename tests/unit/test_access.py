@@ -396,6 +396,23 @@ def test_anonymous_is_said_by_listener() -> None:
     assert not Access(None, None, False).lets_anonymous("tcp")
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_user_name_that_nobody_checks_is_anonymous(version: int) -> None:
+    world = world_of("allow all #", anonymous=False)
+    client = world.open(version)
+    client.send(connect_packet("c", version, username="anna", password=b"x"))
+    (answer,) = client.take()
+    assert isinstance(answer, Connack)
+    assert answer.code == (0x87 if version == 5 else 5)
+    assert client.closed or client.transport.closing
+    change(world, "allow all #")
+    client = world.open(version)
+    client.send(connect_packet("c", version, username="anna", password=b"x"))
+    (answer, *_) = client.take()
+    assert isinstance(answer, Connack)
+    assert answer.code == 0
+
+
 # -------------------------------------------------------------------- while they are connected
 
 

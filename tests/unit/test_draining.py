@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, read_drain
+from broker.config import NodeConfig
+from broker.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, check_elsewhere, read_drain
 from broker.origin import encode_vector
 from broker.records import ASK_SEEN, BPDU, SEEN
 from broker.status import render, waits_for
@@ -31,6 +32,15 @@ def test_options() -> None:
     assert read_drain({}) == DrainOptions()
     assert read_drain({"rate": "2.5", "to": "example.org:1883", "within": "0"}) == DrainOptions(2.5, "example.org:1883", 0.0)
     assert read_drain({"to": "[::1]:1884"}).to == "[::1]:1884"
+
+
+@pytest.mark.parametrize("to", ["127.0.0.1:1883", "localhost:1883", "[::1]:1883"])
+def test_clients_are_not_sent_to_the_broker_that_they_are_to_leave(to: str) -> None:
+    config = NodeConfig(host="127.0.0.1", port=1883)
+    with pytest.raises(ValueError, match="is this broker itself"):
+        check_elsewhere(read_drain({"to": to}), config)
+    check_elsewhere(read_drain({"to": to.replace("1883", "1884")}), config)
+    check_elsewhere(read_drain({}), config)
 
 
 @pytest.mark.parametrize(
