@@ -221,12 +221,31 @@ class Merging:
                 self._over(merge)
             elif merge.state is not State.CLOSING and self._node.moving.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
+            elif self._newer_first(merge):
+                continue
             elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
                 asked += 1
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
         if self._merges:
             self._timer = self._node.schedule(now + (PACE if asked else IDLE), self._turn)
+
+    def _newer_first(self, merge: Merge) -> bool:
+        """Whether another old session of this client comes first, as it is newer: it may have had what waits in this one."""
+        if merge.state is State.CLOSING or len(self._merges) == 1:
+            return False
+        listings = self._federation.listings.directory.listings
+        key = CLIENT + merge.client_id.encode()
+
+        def stamp(broker_id: bytes) -> int:
+            listing = listings.get(broker_id)
+            entry = None if listing is None or listing.via is None else decode_entry(listing.entries.get(key))
+            return 0 if entry is None else entry.stamp
+
+        mine = stamp(merge.holder)
+        others = [listing.id for listing in listings.values() if key in listing.entries and listing.id != merge.holder]
+        found = [self._merges.get((merge.client_id, other)) for other in others]
+        return any(m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found)
 
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
         starts = [s.start for s in session.subscriptions.values() if s.start is not None]

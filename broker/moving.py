@@ -334,14 +334,21 @@ class Moving:
             if pull.session is not None:
                 self.merging.taken(pull.client_id, pull.holder, pull.stamp)
             self._finish(pull, now)
-        elif pull.state == RESTING and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
-            self._ask(pull)  # somebody on the way there hangs: what waits there would be missing in a session that goes on
+        elif self._has_to_wait(pull) and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
+            self._ask(pull)
         elif pull.state in (ASKING, RESTING):
             self._node.counters.sessions_unmoved += 1
             client = shorten(pull.client_id)
             self._federation.log("warning", f"client {client}: the broker that has its session does not answer; it begins anew")
             self._drop(pull)
             self._finish(pull, now)
+
+    def _has_to_wait(self, pull: Pull) -> bool:
+        """Whether a client waits for a holder that lives, and is silent: somebody on the way there hangs, or a link is slow. Without
+        the rest its session would lack what waits there; an older session has what the newer one has had: it would come twice."""
+        if pull.state == RESTING:
+            return True
+        return pull.state == ASKING and (pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1)
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""

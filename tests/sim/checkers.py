@@ -114,7 +114,7 @@ class Meetings:
     def _works(self, link: Link) -> bool:
         end = link.conn.transport if link.layer is None else link.layer.under
         assert isinstance(end, End)
-        return self.world.reaches(end, end.peer) and not end.stalled and not end.peer.stalled
+        return self.world.reaches(end, end.peer) and not end.stuck and not end.peer.stuck
 
     def since(self, a: Life, b: Life) -> float | None:
         """When these two were first in one tree (s), None for never."""

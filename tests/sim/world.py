@@ -42,7 +42,7 @@ class End:
 
     __slots__ = (
         "arrived", "black", "buffer", "conn", "early", "far", "flying", "free_at", "host", "inbox", "key", "last_arrival",
-        "number", "paused", "peer", "reading", "segments", "size", "stalled", "state", "world",
+        "number", "paused", "peer", "reading", "resent", "segments", "size", "stalled", "state", "world",
     )  # fmt: skip
 
     def __init__(self, world: World, host: Host | None, number: int, far: Far | None = None) -> None:
@@ -64,6 +64,7 @@ class End:
         self.arrived = 0  # at the peer, in order
         self.early: dict[int, bytes | None] = {}  # overtook what a cut swallowed
         self.stalled: list[tuple[int, bytes | None]] = []  # arrived nowhere: a cut swallowed it; None is the FIN
+        self.resent = 0  # of these, sent again and not arrived
         self.inbox: deque[bytes | None] = deque()  # arrived, not read
         self.reading = True
         self.paused = False
@@ -213,9 +214,19 @@ class End:
         stalled, self.stalled = self.stalled, []
         world = self.world
         when = world.now + world.rng.uniform(0.0, 0.4)
+        self.resent += len(stalled)
         for number, data in stalled:
             when += len(data or b"") / world.rate
-            world.at(when + world.latency(self.host, self.peer.host), self._arrive, number, data)
+            world.at(when + world.latency(self.host, self.peer.host), self._arrive_again, number, data)
+
+    def _arrive_again(self, number: int, data: bytes | None) -> None:
+        self.resent -= 1
+        self._arrive(number, data)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the peer gets nothing of what is written now: it comes behind what a cut swallowed, which is not there yet."""
+        return bool(self.stalled or self.resent)
 
     def read(self) -> None:
         """Hand over what has come."""
