@@ -61,7 +61,7 @@ from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.merging import Merging, lacking
 from broker.message import Message, size_of
-from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key
+from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key, subtract
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added
 from broker.session import Session, SharedOutgoing
@@ -589,8 +589,10 @@ class Moving:
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
+        given = self.merging.given(session)  # the holder's log may have some of what it holds, and has not been through
         for key, ranges in uncovered(pull.need, pull.seen, seen).items():
-            self._federation.streams.fetch(session, key, ranges)
+            if lacks := subtract(ranges, given.get(key, [])):
+                self._federation.streams.fetch(session, key, lacks)
 
     # ---------------------------------------------------------------- taking: the end
 

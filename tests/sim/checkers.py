@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import inf
 
 from broker import limits
@@ -21,6 +21,9 @@ ORDER = 5.0
 
 LOOK = 0.1
 """virtual s between two looks."""
+
+HEARD = 1.0
+"""virtual s in one tree, after which a broker has heard where a client is."""
 
 SETTLED = 3.0
 """virtual s in one tree, after which a message is everywhere, so that it survives its publisher's broker."""
@@ -110,6 +113,12 @@ class Meetings:
         """Whether two lives were in one tree for long enough without a pause from some moment (s) on."""
         a, b = self.world.who(a), self.world.who(b)
         return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
+
+    def together(self, a: Life, b: Life, begin: float, end: float) -> bool:
+        """Whether two lives were in one tree at every look from one moment (s) to another, and at one of them at least."""
+        a, b = self.world.who(a), self.world.who(b)
+        runs = self._runs[frozenset((a, b))]
+        return a == b or any(first - LOOK <= begin and last + LOOK >= end for first, last in runs)
 
     def _works(self, link: Link) -> bool:
         end = link.conn.transport if link.layer is None else link.layer.under
@@ -285,19 +294,30 @@ class Messages:
         self._losses()
 
     def _duplicates(self, client: SimClient) -> None:
-        """A QoS 2 message comes once in a session, any message once in a connection (a retained copy aside)."""
+        """A QoS 2 message comes once, in whatever session; one of QoS 1 once in a connection. Retained copies aside."""
         seen: dict[int, Got] = {}
         for got in client.got:
             sent = self.ledger.sent[got.number]
             if got.retain or sent.doubted:
                 continue
             old = seen.get(got.number)
-            if old is not None and old.session == got.session:
-                once = got.qos == 2 or (old.epoch == got.epoch and (not sent.repeated or sent.qos == 2))
-                if once:
-                    kind = "QoS 2 twice" if got.qos == 2 else "duplicate"
-                    self.world.violation(kind, f"{client.name} got {self._name(sent)} twice")
+            if old is not None:
+                if got.qos == 2 and old.qos == 2 and not self._strayed(client, old.epoch, got.epoch):
+                    self.world.violation("QoS 2 twice", f"{client.name} got {self._name(sent)} twice")
+                elif old.epoch == got.epoch and (not sent.repeated or sent.qos == 2):
+                    self.world.violation("duplicate", f"{client.name} got {self._name(sent)} twice")
             seen[got.number] = got
+
+    def _strayed(self, client: SimClient, first: int, last: int) -> bool:
+        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before: then it
+        may have gone on with a session that lacks what it has had (README). With clocks that differ the session that it left may
+        count as the newer one until they have passed that."""
+        since = client.visits[first][1] - 2 * self.world.skew
+        visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
+        for (there, _, up), (here, began, until) in pairwise(visits):
+            if began > since and not self.meetings.together(there, here, max(up, began - HEARD), until):
+                return True
+        return False
 
     def _order(self, client: SimClient) -> None:
         """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing. What was

@@ -146,6 +146,7 @@ class SimClient:
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
         self.places: set[tuple[int, int]] = set()  # brokers that any session of ours was at
+        self.visits: dict[int, tuple[tuple[int, int], float, float]] = {}  # connection -> broker, s of CONNECT and CONNACK
         self.ever: list[Interest] = []  # of all sessions
         self.got: list[Got] = []
         self.deleted: list[str] = []  # topics of empty messages
@@ -344,6 +345,7 @@ class SimClient:
             self.holders = set()
         self.holders.add(self.life)
         self.places.add(self.life)
+        self.visits[self.epoch] = (self.life, self.began, self.world.now)
         if not packet.session_present:
             self._out.clear()
             self._released.clear()
