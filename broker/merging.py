@@ -328,17 +328,16 @@ class Merging:
         trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
         offered_here = {(key, number) for key, numbers in self._offered.get(session, {}).items() for number in numbers}
         kept: deque[Item] = deque()
-        for item, known in reversed(waiting):  # what both had is the newest
-            content = (item.message.topic, item.message.payload)
+        left_out = in_both(waiting, both)
+        for index, (item, known) in reversed(list(enumerate(waiting))):
+            topic = item.message.topic
             if known is not None:
-                mine = known in numbers or known in offered_here or self._had_elsewhere(session, *known, content[0])
-                mine = mine or (trimmed and had(session, seen, *known, content[0]))
-                if not mine and not any(old_one.had(*known, content[0]) for old_one in self._absorbed.get(session, ())):
+                mine = known in numbers or known in offered_here or self._had_elsewhere(session, *known, topic)
+                mine = mine or (trimmed and had(session, seen, *known, topic))
+                if not mine and not any(old_one.had(*known, topic) for old_one in self._absorbed.get(session, ())):
                     self.offers(session, *known)
                     kept.appendleft(item)
-            elif both[content] > 0:
-                both[content] -= 1
-            elif not twin:
+            elif not twin and index not in left_out:
                 kept.appendleft(item)
         self._federation.repeats.add(session, only(old.seen, here))
         self._federation.repeats.add(session, lacking(old.given, here))
@@ -521,6 +520,18 @@ class Merging:
             session.keeper.whole(session)
         if session.conn is not None:
             session.pump()
+
+
+def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:
+    """Return which of the messages without numbers that wait in an old session the newer one had: so many of each content, the
+    newest; of retained copies as few as can be, as the newer session had the messages themselves."""
+    found = set()
+    for index in sorted(reversed(range(len(waiting))), key=lambda at: waiting[at][0].retain):
+        item, known = waiting[index]
+        if known is None and both[content := (item.message.topic, item.message.payload)] > 0:
+            both[content] -= 1
+            found.add(index)
+    return found
 
 
 def untouched(session: Session) -> bool:
