@@ -526,7 +526,7 @@ def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) ->
     """Return which of the messages without numbers that wait in an old session the newer one had: so many of each content, the
     newest; of retained copies as few as can be, as the newer session had the messages themselves."""
     found = set()
-    for index in sorted(reversed(range(len(waiting))), key=lambda at: waiting[at][0].retain):
+    for index in sorted(range(len(waiting)), key=lambda at: (waiting[at][0].retain, -at)):
         item, known = waiting[index]
         if known is None and both[content := (item.message.topic, item.message.payload)] > 0:
             both[content] -= 1

@@ -344,8 +344,9 @@ class Moving:
             self._finish(pull, now)
 
     def _has_to_wait(self, pull: Pull) -> bool:
-        """Whether a client waits for a holder that lives, and is silent: somebody on the way there hangs, or a link is slow. Without
-        the rest its session would lack what waits there; an older session has what the newer one has had: it would come twice."""
+        """Whether a client waits for a holder that lives, and is silent: somebody on the way there hangs, or a link is slow.
+        Without the rest its session would lack what waits there; an older one has what the newer one has had, which would come
+        twice."""
         if pull.state == RESTING:
             return True
         return pull.state == ASKING and (pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1)

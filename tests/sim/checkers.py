@@ -115,10 +115,10 @@ class Meetings:
         return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
 
     def together(self, a: Life, b: Life, begin: float, end: float) -> bool:
-        """Whether two lives were in one tree at every look from one moment (s) to another, and at one of them at least."""
+        """Whether two lives were in one tree at every look from one moment (s) to another, and at the last one before."""
         a, b = self.world.who(a), self.world.who(b)
         runs = self._runs[frozenset((a, b))]
-        return a == b or any(first - LOOK <= begin and last + LOOK >= end for first, last in runs)
+        return a == b or any(first <= begin and last + LOOK >= end for first, last in runs)
 
     def _works(self, link: Link) -> bool:
         end = link.conn.transport if link.layer is None else link.layer.under
@@ -309,9 +309,9 @@ class Messages:
             seen[got.number] = got
 
     def _strayed(self, client: SimClient, first: int, last: int) -> bool:
-        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before: then it
-        may have gone on with a session that lacks what it has had (README). With clocks that differ the session that it left may
-        count as the newer one until they have passed that."""
+        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before: then
+        it may have gone on with a session that lacks what it has had (README). With clocks that differ the session that it left
+        may count as the newer one until they have passed that."""
         since = client.visits[first][1] - 2 * self.world.skew
         visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
         for (there, _, up), (here, began, until) in pairwise(visits):

@@ -145,7 +145,7 @@ class SimClient:
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
-        self.places: set[tuple[int, int]] = set()  # brokers that any session of ours was at
+        self.places: set[tuple[int, int]] = set()  # brokers that any session of ours may have been at
         self.visits: dict[int, tuple[tuple[int, int], float, float]] = {}  # connection -> broker, s of CONNECT and CONNACK
         self.ever: list[Interest] = []  # of all sessions
         self.got: list[Got] = []
@@ -160,6 +160,7 @@ class SimClient:
         self._out: dict[int, Sent] = {}  # packet id -> unacknowledged PUBLISH
         self._released: dict[int, Sent] = {}  # packet id -> PUBREL out
         self._in: set[int] = set()  # QoS 2 packet ids received and not released
+        self._before: set[int] = set()  # those of earlier connections, where CONNACK does not tell of a session (MQTT 3.1)
         self._subscribing: dict[int, list[SubscriptionRequest]] = {}
         self._stay_down = False
 
@@ -178,6 +179,7 @@ class SimClient:
         if self.life[0] not in (-1, self.host.index):
             self.world.say(f"{self.name} connects to {self.host.name}, was at b{self.life[0]}{' (doubt)' * self.doubt}")
         self.life = self.host.life
+        self.places.add(self.life)  # our session may have come there although we hear nothing of it
         self.began, self.stamp = self.world.now, 0
         self.epoch += 1
         self._reader = PacketReader()
@@ -316,6 +318,7 @@ class SimClient:
                 self._send(Pubrel(packet.packet_id))
             case Pubrel():
                 self._in.discard(packet.packet_id)
+                self._before.discard(packet.packet_id)
                 self._send(Pubcomp(packet.packet_id))
             case Pubcomp():
                 self._released.pop(packet.packet_id, None)
@@ -344,11 +347,11 @@ class SimClient:
             self._unsubscribed = not packet.session_present
             self.holders = set()
         self.holders.add(self.life)
-        self.places.add(self.life)
         self.visits[self.epoch] = (self.life, self.began, self.world.now)
         if not packet.session_present:
             self._out.clear()
             self._released.clear()
+            self._before |= self._in if self.version == 3 and not self.clean else set()
             self._in.clear()
             self.interests.clear()
         if self.misdated:
@@ -438,7 +441,7 @@ class SimClient:
     def _received(self, packet: Publish) -> None:
         epoch = self.epoch
         if packet.qos == 2:
-            new = packet.packet_id not in self._in
+            new = packet.packet_id not in self._in and not (packet.dup and packet.packet_id in self._before)
             self._in.add(packet.packet_id or 0)
         else:
             new = True
