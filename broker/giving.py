@@ -294,7 +294,6 @@ class Giving:
 
     def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
         client_id = session.client_id
-        self.forget(client_id)
         if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
@@ -310,10 +309,11 @@ class Giving:
             self._tighten(session, state.before)
         data = encode_state(state, now)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = self._exports[client_id] = Export(taker, stamp, self._number, state.seen, len(session.queue), data, now)
+        export = Export(taker, stamp, self._number, state.seen, len(session.queue), data, now)
         export.merged = merged
-        if not merged:
-            self._spared.keep(export, session)
+        self._spared.keep(export, session)  # what is spared for the last one is spared on
+        self.forget(client_id)
+        self._exports[client_id] = export
         self.size += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         return export
@@ -348,6 +348,9 @@ class Giving:
             if entry.at < min(starts):
                 break
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
+        else:
+            if self._node.counters.log_trimmed:
+                return  # it does not go back so far: large messages empty it in milliseconds
         for key, window in before.items():
             if (here := relay.vector.get(key)) is not None:
                 window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
