@@ -344,12 +344,15 @@ class Moving:
             self._finish(pull, now)
 
     def _has_to_wait(self, pull: Pull) -> bool:
-        """Whether a client waits for a holder that lives, and is silent: somebody on the way there hangs, or a link is slow.
-        Without the rest its session would lack what waits there; an older one has what the newer one has had, which would come
-        twice."""
-        if pull.state == RESTING:
+        """Whether a client waits for a holder that lives, and is silent. Without the rest its session would lack what waits there.
+        Before that: if an older one would go on, which has what the newer one has had, so that it would come twice; and if links
+        are slow rather than the holder silent: what comes late over them cannot be told from what is new to a new session."""
+        if pull.state != ASKING:
+            return pull.state == RESTING
+        if pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1:
             return True
-        return pull.state == ASKING and (pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1)
+        link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(pull.holder)
+        return link is not None and link.conn.last_heard > max(pull.heard, pull.since) + RETRY
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""
