@@ -247,7 +247,9 @@ class Giving:
 
     def _absent(self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes) -> None:
         given = self._given.get(client_id)
-        if given is None:
+        if given is None and request == TAKE and (holder := self._holder(client_id, owner, sender)) is not None:
+            self._answer(sender, MOVED, stamp, client_id, holder)  # who asks has not heard of it yet
+        elif given is None:
             self._answer(sender, NOTHING, stamp, client_id)
         elif owner != given[1].owner:
             self._answer(sender, FOREIGN, stamp, client_id)
@@ -257,6 +259,14 @@ class Giving:
             self._answer(sender, NOTHING, stamp, client_id)
         else:
             self._answer(sender, MOVED, stamp, client_id, given[0])
+
+    def _holder(self, client_id: str, owner: bytes, sender: bytes) -> bytes | None:
+        """Return who has the newest session of a client, as far as is known here; None for nobody but who asks."""
+        key = CLIENT + client_id.encode()
+        others = [x for x in self._federation.listings.directory.reachable() if x.id != sender]
+        found = [(decode_entry(other.entries.get(key)), other.id) for other in others]
+        kept = [(e.stamp, broker_id) for e, broker_id in found if e is not None and e.flags & KEPT and e.owner == owner]
+        return max(kept)[1] if kept else None
 
     def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, need: Vector, now: float) -> None:
         """Send parts of a session, from `at` on."""

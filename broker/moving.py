@@ -16,8 +16,9 @@ nobody else knows it, or that wants a clean start, is accepted at once. Else its
                           <- ENDED
     <- CONNACK            posts its entry
 
-A holder that does not know of the client: NOTHING; that gave the session away: MOVED, to whom; that knows of a newer connection:
-NEWER; whose parts wait behind messages: COMING. A holder that is silent for limits.MOVE_TIME is given up: the client begins anew.
+A holder that does not know of the client: NOTHING; that gave the session away, or knows who has it: MOVED, to whom; that knows
+of a newer connection: NEWER; whose parts wait behind messages: COMING. A holder that is silent for limits.MOVE_TIME is given up:
+the client begins anew, unless it has to wait (`_has_to_wait`; limits.MOVE_LONGEST at most).
 
 Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
 A message is offered to the session by the holder if the holder had it at TAKE, else by the taker: never by both. A broker that
@@ -87,6 +88,8 @@ COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
 SETTLE = 0.1
 """s for what publishers' brokers sent to the holder, before they knew what the session wants here, to get there."""
+MAX_HOPS = 16
+"""brokers that may say one after another that a session is somewhere else; more are a circle."""
 SPREAD = 40503
 """Factor that spreads times over packet identifiers: 65536 / 1.618."""
 SLICE = 2000
@@ -344,9 +347,9 @@ class Moving:
             self._finish(pull, now)
 
     def _has_to_wait(self, pull: Pull) -> bool:
-        """Whether a client waits for a holder that lives, and is silent. Without the rest its session would lack what waits there.
-        Before that: if an older one would go on, which has what the newer one has had, so that it would come twice; and if links
-        are slow rather than the holder silent: what comes late over them cannot be told from what is new to a new session."""
+        """Whether a client waits for a holder that lives, and is silent. Without the rest its session would lack what waits
+        there. Before that: if an older one would go on, which has what the newer one has had, so that it would come twice; and if
+        links are slow rather than the holder silent: what comes late over them cannot be told from what a new session is to get."""
         if pull.state != ASKING:
             return pull.state == RESTING
         if pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1:
@@ -418,7 +421,8 @@ class Moving:
                 self._finish(pull, now)
         elif answer == COMING:
             pass
-        elif answer == MOVED and len(rest) == 8 and rest != self._own:
+        elif answer == MOVED and len(rest) == 8 and rest != self._own and pull.hops < MAX_HOPS:
+            pull.hops += 1
             pull.holder = rest
             pull.parts.clear()
             self._drop(pull)

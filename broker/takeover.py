@@ -24,8 +24,8 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "handshake", "heard", "holder", "left", "parts", "seen", "session", "since", "stamp", "start",
-        "state", "told", "waiting", "work",
+        "began", "client_id", "handshake", "heard", "holder", "hops", "left", "parts", "seen", "session", "since", "stamp",
+        "start", "state", "told", "waiting", "work",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -33,6 +33,7 @@ class Pull:
         self.client_id = client_id
         self.stamp = stamp
         self.holder = holder
+        self.hops = 0  # brokers that said who has it instead
         self.state = ASKING
         self.began = self.since = self.heard = now  # the move; this state; the holder's last word
         self.parts = Parts()

@@ -22,6 +22,9 @@ ORDER = 5.0
 LOOK = 0.1
 """virtual s between two looks."""
 
+WAITED = 10.0
+"""s for which a client waits for its session at most (README)."""
+
 HEARD = 1.0
 """virtual s in one tree, after which a broker has heard where a client is."""
 
@@ -309,13 +312,14 @@ class Messages:
             seen[got.number] = got
 
     def _strayed(self, client: SimClient, first: int, last: int) -> bool:
-        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before: then
-        it may have gone on with a session that lacks what it has had (README). With clocks that differ the session that it left
-        may count as the newer one until they have passed that."""
+        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before, or
+        did not get its session from there in time: then it may have gone on with one that lacks what it has had (README). With
+        clocks that differ the session that it left may count as the newer one until they have passed that."""
         since = client.visits[first][1] - 2 * self.world.skew
         visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
         for (there, _, up), (here, began, until) in pairwise(visits):
-            if began > since and not self.meetings.together(there, here, max(up, began - HEARD), until):
+            late = until >= began + WAITED
+            if began > since and (late or not self.meetings.together(there, here, max(up, began - HEARD), until)):
                 return True
         return False
 
