@@ -349,7 +349,7 @@ class Moving:
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a client waits for a holder that lives, and is silent. Without the rest its session would lack what waits
         there. Before that: if an older one would go on, which has what the newer one has had, so that it would come twice; and if
-        links are slow rather than the holder silent: what comes late over them cannot be told from what a new session is to get."""
+        links are slow rather than the holder silent: a new session cannot tell what comes late over them from what is new."""
         if pull.state != ASKING:
             return pull.state == RESTING
         if pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1:

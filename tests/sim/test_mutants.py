@@ -5,6 +5,7 @@ Each is a fault that the checkers once excused, or could have: they judge by wha
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from broker.repeats import Repeats
 from broker.session import Session
 from broker.streams import Streams
 from tests.sim import test_durability
-from tests.sim.strains import Strain
+from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
 from tests.unit.journal_harness import Files
@@ -95,6 +96,29 @@ def forgets_what_was_left_behind(patch: Patch) -> None:
     patch.setattr(Merging, "absorb", lambda *_: None)
 
 
+def merges_everything(patch: Patch) -> None:
+    """What waits in an older session is added, whether the newer one has had it or not."""
+    patch.setattr(Merging, "_both", lambda *_: (set(), Counter()))
+    patch.setattr(Merging, "_had_elsewhere", lambda *_: False)
+    patch.setattr(Merging, "_offered", property(lambda self: defaultdict(dict), lambda *_: None), raising=False)
+
+
+def takes_the_oldest(patch: Patch) -> None:
+    """Who has been at several brokers gets the session of the one where it was first."""
+    elsewhere = Moving._elsewhere
+
+    def wrong(self: Moving, client_id: str, **options: bool) -> Any:
+        found = elsewhere(self, client_id, **options)
+        return sorted(found, key=lambda one: one[1].stamp)[:1] if self._node.sessions.get(client_id) is None else []
+
+    patch.setattr(Moving, "_elsewhere", wrong)
+
+
+def waits_for_nobody(patch: Patch) -> None:
+    """A client goes on with an older session when its newest one does not come within a second, as links are slow."""
+    patch.setattr(Moving, "_has_to_wait", lambda self, pull: False)
+
+
 def forgets_the_last_record(patch: Patch) -> None:
     """A journal loses the end of its last file when it is read."""
     image = Files.image
@@ -160,6 +184,16 @@ def roams() -> Iterator[Found]:
         yield Roaming(seed, routing=("interest", "topic")[seed % 2]).run().violations
 
 
+def slow_roams() -> Iterator[Found]:
+    for seed in (5500149, 7710005):
+        yield run_strain(seed).violations
+
+
+def split_roams() -> Iterator[Found]:
+    for seed in range(7700000, 7700006):
+        yield Roaming(seed, routing="flood").run().violations
+
+
 def leaves_behind() -> Iterator[Found]:
     for routing, seed in (("topic", 64019), ("interest", 65011), ("flood", 67031)):
         yield Roaming(seed, routing=routing).run().violations
@@ -181,6 +215,9 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
     "drops every third held message": (drops_some, relays, "lost"),
     "releases out of order": (releases_backwards, relays, "order"),
     "delivers twice after a takeover": (delivers_again, roams, "QoS 2 twice"),
+    "adds all of an older session": (merges_everything, split_roams, "QoS 2 twice"),
+    "goes on with the oldest session": (takes_the_oldest, split_roams, "QoS 2 twice"),
+    "goes on with an older session at once": (waits_for_nobody, slow_roams, "QoS 2 twice"),
     "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
     "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
