@@ -16,9 +16,8 @@ nobody else knows it, or that wants a clean start, is accepted at once. Else its
                           <- ENDED
     <- CONNACK            posts its entry
 
-A holder that does not know of the client: NOTHING; that gave the session away, or knows who has it: MOVED, to whom; that knows
-of a newer connection: NEWER; whose parts wait behind messages: COMING. A holder that is silent for limits.MOVE_TIME is given up:
-the client begins anew, unless it has to wait (`_has_to_wait`; limits.MOVE_LONGEST at most).
+A holder that does not know of the client: NOTHING; that knows who has its session: MOVED; that knows of a newer one: NEWER;
+whose parts wait behind messages: COMING. One that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
 
 Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
 A message is offered to the session by the holder if the holder had it at TAKE, else by the taker: never by both. A broker that
@@ -68,7 +67,7 @@ from broker.parts import Added
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decoding, offered, only, restoring
 from broker.spared import Spared
-from broker.takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, SETTLING, Pull
+from broker.takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, RETRY, SETTLING, Pull
 from broker.tombstones import Tombstones
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import WireError
@@ -81,8 +80,6 @@ if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.node import Node
 
-RETRY = 0.25
-"""s between two requests for the same."""
 COVER = 0.01
 COVER_TIME = 0.3
 """s between two looks whether everything has come that the holder had, and the longest wait for it."""
@@ -347,15 +344,11 @@ class Moving:
             self._finish(pull, now)
 
     def _has_to_wait(self, pull: Pull) -> bool:
-        """Whether a client waits for a holder that lives, and is silent. Without the rest its session would lack what waits
-        there. Before that: if an older one would go on, which has what the newer one has had, so that it would come twice; and if
-        links are slow rather than the holder silent: a new session cannot tell what comes late over them from what is new."""
-        if pull.state != ASKING:
-            return pull.state == RESTING
-        if pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1:
-            return True
+        """Whether a client waits for a holder that lives, and is silent."""
         link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(pull.holder)
-        return link is not None and link.conn.last_heard > max(pull.heard, pull.since) + RETRY
+        older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
+        early = pull.state == ASKING and (older or (link is not None and pull.slow(link.conn.last_heard)))
+        return pull.state == RESTING or early
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""

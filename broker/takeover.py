@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ASKING, READING, COVERING, RESTORING, SETTLING, RESTING, CLOSING = range(7)
 """States of a move."""
 
+RETRY = 0.25
+"""s between two requests for the same."""
+
 
 class Pull:
     """A session that we take."""
@@ -44,6 +47,11 @@ class Pull:
         self.waiting = 0  # and what of that waited
         self.start: Start | None = None  # what is published behind it comes here,
         self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
+
+    def slow(self, last_heard: float) -> bool:
+        """Whether the links to the holder are slow, rather than it silent: something has come over them (s) since it was asked.
+        A new session cannot tell what comes late over them from what is new, and would get again what this one has had."""
+        return last_heard > max(self.heard, self.since) + RETRY
 
     @property
     def need(self) -> Vector:
