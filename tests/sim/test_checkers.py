@@ -22,7 +22,16 @@ from discovery.membership import Membership
 from routing.trie import SubscriptionTrie, TopicTrie
 from stp.bpdu import Role
 from stp.vector import RootVector
-from tests.sim.checkers import bound_faults, directory_faults, log_faults, tree_faults, watch_crossings
+from tests.sim.checkers import (
+    Meetings,
+    Messages,
+    Splits,
+    bound_faults,
+    directory_faults,
+    log_faults,
+    tree_faults,
+    watch_crossings,
+)
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, part, world_of
@@ -608,3 +617,49 @@ def test_streams_lose_and_reorder_nothing(seed: int) -> None:
     assert isinstance(one, End)
     assert not one.flying
     assert not one.buffer
+
+
+A, B = (0, 1), (1, 1)
+"""Lives of two brokers."""
+
+
+@pytest.mark.parametrize(
+    ("began", "up", "strayed"),
+    [
+        pytest.param(5.0, 5.1, False, id="together"),
+        pytest.param(11.0, 11.1, True, id="apart"),
+        pytest.param(12.5, 12.6, True, id="together for half a second"),
+        pytest.param(14.0, 14.1, False, id="together again"),
+        pytest.param(13.5, 20.5, True, id="apart before its session came"),
+        pytest.param(26.0, 36.5, True, id="longer than it waits"),
+    ],
+)
+def test_who_has_gone_where_its_session_cannot_be_reached(began: float, up: float, strayed: bool) -> None:
+    """Such a client may get a QoS 2 message twice, and nobody else. The brokers are apart from 10 to 12 s, and from 20 to 25."""
+    world = World(1)
+    world.skew = 0.0
+    messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
+    messages.meetings._runs[frozenset((A, B))] = [[0.0, 10.0], [12.0, 20.0], [25.0, 60.0]]
+    client = SimClient(world, messages.ledger, "c", world.add())
+    client.visits = {1: (A, 1.0, 1.1), 2: (B, began, up), 3: (B, up + 1, up + 1.1)}
+    assert messages._strayed(client, 1, 2) == strayed
+    assert messages._strayed(client, 1, 3) == strayed
+    assert not messages._strayed(client, 2, 3)
+
+
+def test_brokers_meet_when_bytes_pass() -> None:
+    """A link that a cut has stopped is in the tree at both ends until they notice, and brings nothing before it sends again."""
+    world = world_of(1, 2)
+    meetings = Meetings(world)
+    for host in world.hosts:
+        host.start()
+    world.run(2.0)
+    assert meetings.together(*(host.life for host in world.hosts), world.now - 1.0, world.now)
+    world.partition([[0], [1]])
+    world.run(1.0)
+    world.heal()
+    healed = world.now
+    end = next(end for end in world.streams.values() if end.resent)
+    while end.resent:
+        world.run(0.001)
+        assert not meetings.together(*(host.life for host in world.hosts), healed, world.now)

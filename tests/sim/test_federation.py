@@ -440,6 +440,7 @@ ONCE_BAD = {
     7002963: "brokers of the same second took each other's first messages, for members of groups here, for history",
     7004453: "a session moved while its publisher's broker was stopped, and got what was held there ahead of older messages",
     110000433: "a broker without a journal started again; one that hung had messages of before, which came behind newer ones",
+    140000272: "the checker's: brokers met over a link that a cut had stopped, and that had not sent again yet",
     111001467: "over slow links the same was asked for every 0.1 s, while answers took half a second and brought all of it again",
 }
 

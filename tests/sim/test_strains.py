@@ -39,6 +39,19 @@ def test_what_sessions_that_become_one_have_had_elsewhere() -> None:
     assert run_strain(97010332).violations == []
 
 
+ROAMED = {
+    5500149: "a client was back at a broker that knew of its newest session, which came slowly, and went on with an older one",
+    5500385: "the older of two old sessions was added first; another one was asked for where it had been before",
+    7710005: "a client began anew as its session came slowly, and what came late over the same links was taken for new",
+    7710146: "large messages had pushed out of the log what a session had got, which was taken for what it had not",
+}
+
+
+@pytest.mark.parametrize("seed", ROAMED)
+def test_sessions_come_over_slow_links(seed: int) -> None:
+    assert run_strain(seed).violations == []
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_strains(seed: int) -> None:
     assert run_strain(seed).violations == []
