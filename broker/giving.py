@@ -192,6 +192,8 @@ class Giving:
             self._answer(sender, FOREIGN, stamp, client_id)
         elif session.stamp > stamp or (export is not None and (export.stamp > stamp or (request == DONE and not mine))):
             self._answer(sender, NEWER, stamp, client_id)
+        elif request == TAKE and (holder := self._holder(client_id, rest[4:12], sender, session.stamp, stamp)) is not None:
+            self._answer(sender, MOVED, stamp, client_id, holder)  # who asks has not heard of the newer session
         elif request == DONE:  # if nothing of it is encoded: it was, before this broker was started again, or a while ago
             entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
             given = self._given[client_id] = (sender, entry)
@@ -247,7 +249,7 @@ class Giving:
 
     def _absent(self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes) -> None:
         given = self._given.get(client_id)
-        if given is None and request == TAKE and (holder := self._holder(client_id, owner, sender)) is not None:
+        if given is None and request == TAKE and (holder := self._holder(client_id, owner, sender, 0, stamp)) is not None:
             self._answer(sender, MOVED, stamp, client_id, holder)  # who asks has not heard of it yet
         elif given is None:
             self._answer(sender, NOTHING, stamp, client_id)
@@ -260,13 +262,15 @@ class Giving:
         else:
             self._answer(sender, MOVED, stamp, client_id, given[0])
 
-    def _holder(self, client_id: str, owner: bytes, sender: bytes) -> bytes | None:
-        """Return who has the newest session of a client, as far as is known here; None for nobody but who asks."""
+    def _holder(self, client_id: str, owner: bytes, sender: bytes, above: int, below: int) -> bytes | None:
+        """Return who can be reached and has the newest session of a client that began between two stamps; None for nobody but who
+        asks."""
         key = CLIENT + client_id.encode()
         others = [x for x in self._federation.listings.directory.reachable() if x.id != sender]
         found = [(decode_entry(other.entries.get(key)), other.id) for other in others]
         kept = [(e.stamp, broker_id) for e, broker_id in found if e is not None and e.flags & KEPT and e.owner == owner]
-        return max(kept)[1] if kept else None
+        newest = max([one for one in kept if above < one[0] < below], default=None)
+        return None if newest is None else newest[1]
 
     def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, need: Vector, now: float) -> None:
         """Send parts of a session, from `at` on."""

@@ -9,6 +9,7 @@ itself, and has it ended:
     ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all that was published before the
                                                    newer session subscribed (`need`) has come to the old one; encodes it
                     <- parts
+    HELD     as long as a newer one of its old sessions is to come
              adds what waits, in one step
     CLOSING  DONE ->                               forgets the session
                     <- ENDED
@@ -70,6 +71,8 @@ UNSUBSCRIBED = 2.0
 """s for which a merge waits until the newer session's client subscribes,"""
 UNSETTLED = 10.0
 """and until it is known where they begin."""
+HELD_TIME = 30.0
+"""s for which an old session that is here waits for newer ones at most; no longer does its broker keep what it has encoded."""
 
 
 Content = tuple[bytes, bytes]
@@ -88,7 +91,8 @@ class State(Enum):
 
     WANTED = 1
     ASKING = 2
-    CLOSING = 3
+    HELD = 3
+    CLOSING = 4
 
 
 class Merge:
@@ -211,7 +215,7 @@ class Merging:
         """Ask those whose turn it is."""
         self._timer = None
         self._node.now = now
-        asked = 0
+        asked, soon = 0, False
         for merge in list(self._merges.values()):
             session = self._node.sessions.get(merge.client_id)
             if session is None or not session.stamp:
@@ -221,18 +225,20 @@ class Merging:
                 self._over(merge)
             elif merge.state is not State.CLOSING and self._node.moving.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
-            elif self._newer_first(merge):
-                continue
+            elif merge.state is State.HELD and merge.stamp == session.stamp:
+                soon = True
+                if now >= merge.ask_at or not self._newer_first(merge):
+                    self._read_held(merge, session, now)
             elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
                 asked += 1
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
         if self._merges:
-            self._timer = self._node.schedule(now + (PACE if asked else IDLE), self._turn)
+            self._timer = self._node.schedule(now + (PACE if asked or soon else IDLE), self._turn)
 
     def _newer_first(self, merge: Merge) -> bool:
         """Whether another old session of this client comes first, as it is newer: it may have had what waits in this one."""
-        if merge.state is State.CLOSING or len(self._merges) == 1:
+        if len(self._merges) == 1:
             return False
         listings = self._federation.listings.directory.listings
         key = CLIENT + merge.client_id.encode()
@@ -257,8 +263,8 @@ class Merging:
             if subscribing and now < merge.began + longest:
                 return
             merge.state = State.ASKING
-        if merge.state is State.ASKING and merge.stamp != session.stamp:  # its client has come once more
-            merge.stamp = session.stamp
+        if merge.state is not State.CLOSING and merge.stamp != session.stamp:  # its client has come once more
+            merge.stamp, merge.state = session.stamp, State.ASKING
             merge.parts.clear()
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, RETRY_MOST)
@@ -294,18 +300,32 @@ class Merging:
         elif self._node.moving.leaves(client_id):
             merge.parts.clear()  # what is added now would not go with it
         elif added is Added.WHOLE:
-            data = merge.parts.take()
-            try:
-                state = decode_state(data, now)
-            except WireError as error:
-                self._over(merge)
-                raise MalformedPacket(f"old session of client {shorten(client_id)}: {error.message}") from None
-            if state.owner == session.owner:
-                self.absorb(session, state, now)
-            merge.state, merge.pause = State.CLOSING, RETRY
-            self._ask(merge, session, now)
+            if self._newer_first(merge):
+                merge.state, merge.ask_at = State.HELD, now + HELD_TIME
+            else:
+                self._read(merge, session, now)
         elif added is Added.WINDOW_ENDS:
             self._ask(merge, session, now)
+
+    def _read_held(self, merge: Merge, session: Session, now: float) -> None:
+        try:
+            self._read(merge, session, now)
+        except MalformedPacket as error:
+            self._federation.count("routed_dropped")
+            self._federation.log("warning", f"broker {merge.holder.hex()}: {error.message}; dropped")
+
+    def _read(self, merge: Merge, session: Session, now: float) -> None:
+        """Add an old session that is here. Raises MalformedPacket."""
+        data = merge.parts.take()
+        try:
+            state = decode_state(data, now)
+        except WireError as error:
+            self._over(merge)
+            raise MalformedPacket(f"old session of client {shorten(merge.client_id)}: {error.message}") from None
+        if state.owner == session.owner:
+            self.absorb(session, state, now)
+        merge.state, merge.pause = State.CLOSING, RETRY
+        self._ask(merge, session, now)
 
     # ---------------------------------------------------------------- one session of two
 
