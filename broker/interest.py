@@ -36,16 +36,38 @@ LOAD, LOAD_PACE = 500, 0.02
 """filters that are looked through at a time when the first other broker comes, and s between: some ms of work. As many that
 nobody wants any more go at a time, every PACE."""
 
+AT_ONCE = 1000
+"""filters that a broker tells of in one moment and that are looked at then; the others follow in pieces, and it gets everything
+until then."""
+
+MOST_NEWS = 100_000
+"""what brokers have told of filters and waits for that; of more the oldest is looked at at once."""
+
 EVERYTHING = b"#"
 """What a broker posts that floods: it is part of every way."""
+
+
+News = tuple[bytes, bool, bool]
+"""A filter, whether it is wanted, and if not, whether messages still go there (`Overlays.keeps`); b"": none of those kept is."""
+
+
+class Telling:
+    """What one broker has told of its filters and is still to be looked at. `wide`: it gets everything until then; `everything`:
+    and behind it, too, as it wants that."""
+
+    __slots__ = ("everything", "news", "wide")
+
+    def __init__(self) -> None:
+        self.news: deque[News] = deque()
+        self.wide = self.everything = False
 
 
 class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_cover", "_crowded", "_dropped", "_federation", "_filters", "_full", "_kept", "_loading", "_node",
-        "_planned", "_taken", "_told", "_working",
+        "_closing", "_count", "_counted", "_cover", "_crowded", "_dropped", "_federation", "_filters", "_full", "_kept",
+        "_loading", "_node", "_planned", "_taken", "_tellings", "_told", "_working",
         "generation", "memory", "selective", "telling",
     )  # fmt: skip
 
@@ -57,6 +79,8 @@ class Interest:
         self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
         self._told = 0  # and all of them, those that several have once
+        self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
+        self._counted, self._count = (b"", 0.0), 0  # who tells of filters in this moment, and of how many
         self._dropped: dict[bytes, deque[bytes]] = {}  # of brokers that get everything: filters that go, some at a time
         self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
         self._planned = False  # `_close` is going to look at them
@@ -171,6 +195,59 @@ class Interest:
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         if not self.selective:
             return
+        keeps = value is None and self._federation.overlays.keeps(broker_id)
+        telling = self._tellings.get(broker_id)
+        if telling is None:
+            moment = (broker_id, self._node.now)
+            self._count = self._count + 1 if moment == self._counted else 1
+            self._counted = moment
+            if self._count <= AT_ONCE:
+                self._learn(broker_id, key, value is not None, keeps)
+                return
+            telling = self._begin_telling(broker_id)
+        if value is not None and not telling.wide:
+            telling.wide = True
+            telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
+            self._take(EVERYTHING.decode(), broker_id)
+            self.generation += 1
+        telling.news.append((key, value is not None, keeps))
+        if len(telling.news) > MOST_NEWS:
+            self._look(broker_id, telling, telling.news.popleft())
+
+    def _begin_telling(self, broker_id: bytes) -> Telling:
+        telling = self._tellings[broker_id] = Telling()
+        self._node.schedule(self._node.now + PACE, lambda now: self._go_through(broker_id, now))
+        return telling
+
+    def _go_through(self, broker_id: bytes, now: float) -> None:
+        """Look at some of what a broker has told of its filters."""
+        telling = self._tellings[broker_id]
+        news = telling.news
+        for _ in range(min(PIECE, len(news))):
+            self._look(broker_id, telling, news.popleft())
+        if news:
+            self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
+            return
+        del self._tellings[broker_id]
+        if telling.wide and not telling.everything and broker_id not in self._dropped:
+            self._forget(EVERYTHING.decode(), broker_id)
+            self.generation += 1
+
+    def _look(self, broker_id: bytes, telling: Telling, news: News) -> None:
+        key, wanted, keeps = news
+        if not key:
+            telling.news.extendleft([(kept.encode(), False, False) for kept in self._kept.pop(broker_id, ())])
+        elif key == EVERYTHING and telling.wide:
+            telling.everything = wanted or keeps
+            if keeps:
+                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+            elif wanted:
+                self._kept.get(broker_id, set()).discard(EVERYTHING.decode())
+        else:
+            self._learn(broker_id, key, wanted, keeps, late=True)
+
+    def _learn(self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False) -> None:
+        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything since it told of that."""
         try:
             topic_filter = key.decode()
         except UnicodeDecodeError:
@@ -179,33 +256,34 @@ class Interest:
             self._federation.count("interest_refused")
             return
         if broker_id in self._dropped:  # it gets everything
-            if value is None and topic_filter != EVERYTHING.decode():
+            if not wanted and topic_filter != EVERYTHING.decode():
                 self._forget(topic_filter, broker_id)
             return
-        if value is None and self._federation.overlays.keeps(broker_id):
+        if not wanted and keeps:
             self._kept.setdefault(broker_id, set()).add(topic_filter)
             return
         kept = self._kept.get(broker_id, ())
         if kept and topic_filter in kept:
             kept.discard(topic_filter)
-            if value is not None:
+            if wanted:
                 return  # it is told again, and nothing else has been assumed meanwhile
-        if value is None:
+        if not wanted:
             self._forget(topic_filter, broker_id)
         else:
-            self._take(topic_filter, broker_id)
+            self._take(topic_filter, broker_id, late=late)
             if self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY or self._told > limits.ALL_FILTERS_MEMORY:
                 self._widen(broker_id)
         self.generation += 1
 
-    def _take(self, topic_filter: str, broker_id: bytes) -> None:
+    def _take(self, topic_filter: str, broker_id: bytes, *, late: bool = False) -> None:
         if self._filters.get(topic_filter, broker_id) is None:
             size = filter_memory(topic_filter)
             self._taken[broker_id] = self._taken.get(broker_id, 0) + size
             if self._filters.insert(topic_filter, broker_id, broker_id):
                 self.memory += size
                 self._told += size
-        self._federation.overlays.learnt(broker_id, topic_filter)
+        if not late:
+            self._federation.overlays.learnt(broker_id, topic_filter)
 
     def _forget(self, topic_filter: str, broker_id: bytes) -> None:
         if self._filters.get(topic_filter, broker_id) is not None:
@@ -249,6 +327,12 @@ class Interest:
 
     def forget(self, broker_id: bytes) -> None:
         """Forget the filters of a broker that it has not told anew since the tree lost it."""
+        telling = self._tellings.get(broker_id)
+        if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
+            telling = self._begin_telling(broker_id)
+        if telling is not None:
+            telling.news.append((b"", False, False))
+            return
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)
         self.generation += 1

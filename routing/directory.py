@@ -74,7 +74,7 @@ class Went:
     keys: tuple[bytes, ...]
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Posted:
     """A reachable broker posted an entry, or withdrew it (None)."""
 
