@@ -1,0 +1,112 @@
+"""Very many filters that a broker tells of at once are looked at in pieces (broker/interest.py): it always gets what it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import interest as module
+from broker.listings import PACE
+from broker.overlays import Overlays
+from routing.topics import matches
+from tests.unit.link_harness import bid, lone
+
+FILTERS = ["#", "a", "a/b", "+/b", "c/#", "d"]
+TOPICS = ["a", "a/b", "c", "c/b", "d", "e"]
+BROKER = bid(101)
+
+some = st.sets(st.sampled_from(FILTERS))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("post"), some),
+        st.tuples(st.just("withdraw"), some),
+        st.tuples(st.just("went"), some),
+        st.tuples(st.just("came"), some),
+        st.tuples(st.just("given up"), some),
+        st.tuples(st.just("wait"), some),
+    ),
+    max_size=30,
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """None is looked at at once, and one in each piece."""
+    monkeypatch.setattr(module, "AT_ONCE", 0)
+    monkeypatch.setattr(module, "PIECE", 1)
+    yield
+
+
+class Told:
+    """What a broker tells of itself, as the directory hands it over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Overlays, "keeps", lambda overlays, broker_id: self.away)
+        self.world = lone(routing="topic", link_timeout=1000.0)
+        self.interest = self.world.node.federation.interest
+        self.filters: set[str] = set()
+        self.kept: set[str] = set()  # messages still go there
+        self.away = False
+
+    def do(self, what: str, some: set[str]) -> None:
+        posted = self.interest._posted
+        if what == "wait":
+            self.world.advance(PACE)
+        elif what == "post" and not self.away:
+            for topic_filter in sorted(some - self.filters):
+                posted(BROKER, topic_filter.encode(), b"")
+            self.filters |= some
+        elif what == "withdraw" and not self.away:
+            for topic_filter in sorted(some & self.filters):
+                posted(BROKER, topic_filter.encode(), None)
+            self.filters -= some
+        elif what == "went" and not self.away:
+            self.away, self.kept = True, set(self.filters)
+            for topic_filter in sorted(self.filters):
+                posted(BROKER, topic_filter.encode(), None)
+            self.interest._way_changed(BROKER, None)
+        elif what == "came" and self.away:
+            self.away, self.filters, self.kept = False, set(some), set()
+            for topic_filter in sorted(some):
+                posted(BROKER, topic_filter.encode(), b"")
+            self.interest._way_changed(BROKER, BROKER)
+        elif what == "given up" and self.away:
+            self.kept = set()
+            self.interest.forget(BROKER)
+
+    def check(self, *, exactly: bool = False) -> None:
+        wanted = self.kept if self.away else self.filters
+        for topic in TOPICS:
+            found = BROKER in self.interest.brokers_wanting(topic.encode())
+            assert found or not any(matches(topic_filter, topic) for topic_filter in wanted), topic
+        if exactly:
+            assert {f for f in FILTERS if self.interest._filters.get(f, BROKER) is not None} == wanted
+            assert not self.interest._tellings
+            assert self.interest._kept.get(BROKER, set()) == self.kept
+
+
+@given(steps)
+def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(steps: list[tuple[str, set[str]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        told = Told(patch)
+        for what, filters in steps:
+            told.do(what, filters)
+            told.check()
+        told.world.advance(5.0)
+        told.check(exactly=True)
+
+
+def test_more_than_may_wait_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_NEWS", 3)
+    told = Told(monkeypatch)
+    for _ in range(3):
+        told.do("post", set(FILTERS) - {"#"})
+        told.check()
+        told.do("withdraw", {"a", "d"})
+        told.check()
+    assert len(told.interest._tellings[BROKER].news) == 3
+    told.world.advance(1.0)
+    told.check(exactly=True)
