@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker import interest as module
@@ -89,6 +89,8 @@ class Told:
 
 
 @given(steps)
+@example([("post", {"#"}), ("went", set()), ("came", {"#"})])  # what it tells again is not kept any more
+@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())])
 def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(steps: list[tuple[str, set[str]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         told = Told(patch)
