@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,10 @@ from broker.wire.properties import Property
 if TYPE_CHECKING:
     from broker.drain import Drain
     from broker.durability import Durability
+
+
+RULED_AT_ONCE, RULED_WORK = 100, 8
+"""sessions that new rules are put in force for at a time, and steps of work for each."""
 
 
 class Timer:
@@ -375,19 +379,29 @@ class Node:
     # ---------------------------------------------------------------- access
 
     def set_access(self, access: Access | None, now: float) -> None:
-        """Put users and rules in force, for all from their next packet on. Nobody is disconnected."""
+        """Put users and rules in force, for all from their next packet on; of some thousand clients a few ms later, as they take
+        turns. Nobody is disconnected."""
         self.now, self.current = now, None
         self.access = access
         self.fanout.forget_routes()
-        for session in self.sessions.values():
+        self.turns.go(self._put_in_force(list(self.sessions.values())), lambda: self.access is not access)
+
+    def _put_in_force(self, sessions: list[Session]) -> Iterator[int]:
+        """Have sessions keep to the rules, some of them at a time; yields the steps of work that it took."""
+        for number, session in enumerate(sessions, 1):
             conn, old = session.conn, session.permissions
             listener = conn.listener if conn is not None else old.listener if old is not None else session.listener
             if listener is not None:
                 session.permissions = self.permissions(session.username, session.client_id, listener)
             if conn is not None and isinstance(conn.owner, Client):
                 conn.owner.choose_routes()
-        for session in list(self.sessions.values()):
+            if not number % RULED_AT_ONCE:
+                yield RULED_AT_ONCE * RULED_WORK
+        self.fanout.forget_routes()  # those that were made meanwhile
+        for number, session in enumerate(sessions, 1):
             self.revoke(session)
+            if not number % RULED_AT_ONCE:
+                yield RULED_AT_ONCE * RULED_WORK
 
     def permissions(self, username: str | None, client_id: str, listener: str) -> Permissions | None:
         """Return what a client may; None: everything."""

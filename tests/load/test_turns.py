@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from broker import limits
+from broker.access import Access
+from broker.aclfile import parse_rules
 from broker.answers import ASK
 from broker.assignments import DECLINE, REPORT
 from broker.giving import PART, REQUEST, REST, TAKE, say
@@ -26,6 +28,8 @@ from broker.sessionstate import SessionState, encode_state
 from broker.takeover import CLOSING, RESTING
 from broker.wire import Property, Subscribe, SubscriptionRequest
 from routing.directory import ASK as ASK_LISTING
+from routing.directory import LISTING
+from routing.listing import NEIGHBOUR, UP, encode_changes
 from routing.share import encode_standing, group_key, mark_of
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
@@ -203,3 +207,42 @@ def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
     for number in range(100):
         publisher.publish(f"{moves(FILTERS - 1 - number).decode()}/x", qos=1, packet_id=number + 1)
     longest(world, "and what came meanwhile: 100 messages", lambda: ask(REST, encode_vector({})), lambda: True)
+
+
+@pytest.mark.parametrize("routing", ["topic", "interest"])
+def test_a_broker_with_very_many_filters(routing: str) -> None:
+    world = lone(routing=routing, link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one, 2)
+    entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
+    entries += [(INTEREST + moves(number), b"") for number in range(FILTERS)]
+    head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (3).to_bytes(8, "big")
+    starts = range(0, len(entries), 1500)
+    parts = [
+        head + bytes(((at == 0) | (at == starts[-1]) << 1,)) + encode_changes(entries[at : at + 1500]) for at in starts
+    ]  # fmt: skip
+    for part in parts[:-1]:
+        one.send(ping((DIRECTORY, part)))
+        world.advance(0.01)
+    interest = world.node.federation.interest
+    what = f"a listing of {FILTERS} filters comes ({routing})"
+    longest(world, what, lambda: one.send(ping((DIRECTORY, parts[-1]))), lambda: not interest._tellings)
+
+    def lost() -> None:
+        world.node.connection_lost(one.conn, "reset", world.now)
+        world.settle()
+
+    longest(world, f"its broker is lost ({routing})", lost, lambda: not interest._tellings)
+
+
+def test_new_rules() -> None:
+    world, count = lone(link_timeout=1000.0), 20_000
+    for number in range(count):
+        world.connect(f"c{number}", username=f"u{number % 1000}").subscribe(f"t/{number}")
+        world.peers.clear()
+    own = "".join(f"user u{number}\nallow all own/{number}/#\n" for number in range(1000))
+    access = Access(None, parse_rules("rules", own + "everyone\nallow all t/#\ndeny all #\n"))
+    sessions = list(world.node.sessions.values())
+    what = f"new rules for {count} clients"
+    longest(world, what, lambda: world.node.set_access(access, world.now), lambda: sessions[-1].permissions is not None)

@@ -11,6 +11,7 @@ from broker import limits
 from broker.access import ACTIONS, PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
 from broker.aclfile import parse_rules
 from broker.effects import Authenticate, Hooks
+from broker.session import Session
 from broker.wire import Connack, Puback, Publish, Pubrec, Will
 from routing.topics import covers, matches
 
@@ -227,6 +228,33 @@ def enter(world: World, user: str, client_id: str = "", version: int = 5, **opti
 
 def payloads(client: FakeClient) -> list[bytes]:
     return [packet.payload for packet in client.take_publishes()]
+
+
+def test_rules_for_very_many_clients_come_into_force_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the end for all of them, whatever was published meanwhile; the rules that came last hold."""
+    world = world_of("allow all #")
+    publisher, *clients = [world.connect(f"c{number}") for number in range(350)]
+    for client in clients:
+        client.subscribe("a", qos=1)
+        client.take()
+    monkeypatch.setattr(limits, "TURN_WORK", 1)
+    change(world, "allow all a")  # is not in force for all when the next ones come
+    change(world, "deny receive a\nallow all a")
+    denied = [session for session in world.node.sessions.values() if not _may_receive(session, "a")]
+    assert 0 < len(denied) < 350
+    publisher.publish("a", b"meanwhile", qos=1, packet_id=1)
+    world.advance(1.0)
+    assert not any(_may_receive(session, "a") for session in world.node.sessions.values())
+    got = [len(client.take()) for client in clients]
+    assert 0 < sum(got) < len(clients)
+    publisher.publish("a", b"then", qos=1, packet_id=2)
+    world.advance(1.0)
+    assert not any(client.take() for client in clients)
+
+
+def _may_receive(session: Session, topic: str) -> bool:
+    assert session.permissions is not None
+    return session.permissions.may_receive(topic)
 
 
 @pytest.mark.parametrize("version", [4, 5])
