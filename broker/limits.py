@@ -24,11 +24,11 @@ CLIENT_BACKLOG_BYTES = 64 * 1024 * 1024
 [dropped_slow_consumer]; a client whose acknowledgements alone exceed twice this is closed [slow_consumer_closed], and so is one
 for which more than this waits for the journal, the largest piece aside."""
 
-COLLECTOR = (30_000, 1, 1_000_000)
+COLLECTOR = (30_000, 1, 100_000_000)
 """objects, rounds, rounds; when the garbage collector looks through what is new, what was new in the last rounds, and everything.
 Below 30,000 it comes while a burst of messages is under way, finds each of them alive and looks again later: at 90,000 messages a
 second over a link an eighth of the broker's time, now a thirtieth. A look takes up to 25 ms with a full log. Everything takes a
-second: after a day of load, as what comes by COLLECT counts as a round."""
+second: not in months, as it finds nothing (decision 30). What comes by COLLECT counts as a round, ten a second."""
 
 COLLECT = 0.1
 """s between two times that the collector is told to look through what is new; some ms. By itself it comes when 30,000 objects
