@@ -113,6 +113,7 @@ ONCE_BAD = {
     ("flood", 70085): "what a broker out of reach had published before the newer session subscribed came to neither session",
     ("flood", 70087): "the same",
     ("interest", 7701004): "a message and its retained copy waited; what a comparison had brought was taken for the copy",
+    ("interest", 7701037): "the checker's: a broker wants what a session wants that is to be added to a newer one elsewhere",
     ("interest", 7701034): "the checker's: a session had gone to a broker that died before its client was told",
     ("flood", 7701072): "the checker's: in MQTT 3.1 CONNACK tells of no session, and what is sent again is no new message",
     ("flood", 62024): "a subscription was taken to be younger than a message that was published 6 ms after its SUBACK",

@@ -21,6 +21,7 @@ class Ways:
         self.watching = False
         self.crossed: Counter[Way] = Counter()
         self.tree: list[tuple[int, list[int]]] = []
+        self.sessions: list[tuple[int, list[str]]] = []
         world.on_start.append(self._started)
 
     def _started(self, host: Host) -> None:
@@ -42,7 +43,11 @@ class Ways:
     def watch(self) -> None:
         """Begin, in a tree that has come to rest."""
         self.watching = True
-        self.tree = self._tree()
+        self.tree, self.sessions = self._tree(), self._sessions()
+
+    def _sessions(self) -> list[tuple[int, list[str]]]:
+        """Return whose sessions are where: as long as several of a client are being made one, more brokers want what it wants."""
+        return [(host.index, sorted(host.running.sessions)) for host in self.world.alive()]
 
     def _tree(self) -> list[tuple[int, list[int]]]:
         hosts = self.world.alive()
@@ -56,7 +61,7 @@ class Ways:
 
     def check(self, sent: list[Sent]) -> None:
         """Report links that these messages, all that were published meanwhile, crossed in vain, not at all or too often."""
-        if not self.rested():
+        if not self.rested() or self.sessions != self._sessions():
             return
         expected: Counter[Way] = Counter()
         for message in sent:
