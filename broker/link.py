@@ -188,13 +188,19 @@ class Link:
         self.federation.node.counters.link_bytes_control += len(data)
         if self.conn.backlog or self.conn.paused:
             self._control.append(data)
-            if len(self._control) > 256:  # a peer that takes nothing any more is about to time out
-                del self._control[0]
+            if len(self._control) > 256:
+                self._leave_out()
         elif self.conn.gate:  # messages wait for the journal: like those in a backlog, they are overtaken
             self.conn.traffic.sent += len(data)
             self.conn.transport.write(data)
         else:
             self.conn.send(data)
+
+    def _leave_out(self) -> None:
+        """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind messages brings one) if it is not
+        to a mark, which the peer waits for. Else the oldest: a peer that takes nothing any more is about to time out."""
+        answers = (at for at, data in enumerate(self._control) if data[0] == 0xD0 and not data[2:3] >= b"\x80")
+        del self._control[next(answers, 0)]
 
     def control_first(self) -> bytes:
         """Control packets overtake the data that waits."""

@@ -185,3 +185,16 @@ def test_a_link_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, ta
     assert neighbour.up == takes
     assert client.conn.held == takes
     assert world.counters.link_timeouts == (not takes)
+
+
+def test_marks_are_answered_however_much_else_waits() -> None:
+    """A neighbour that waits for one holds its publishers. Behind a large message that leaves a slow link nothing else does."""
+    world = lone()
+    neighbour = joined(world)
+    neighbour.conn.pause()
+    mark = (0xC0000001).to_bytes(4, "big")
+    neighbour.send(ping((PING, mark)))
+    for _ in range(1000):
+        neighbour.send(ping((PING, bytes(4))))
+    world.advance(1.0)
+    assert neighbour.link().control_first().count(b"\xd0\x04" + mark) == 1
