@@ -25,6 +25,9 @@ LOOK = 0.1
 WAITED = 10.0
 """s for which a client waits for its session at most (README)."""
 
+LARGE = 1_000_000
+"""bytes of a message that keeps what is behind it waiting on a link."""
+
 HEARD = 1.0
 """virtual s in one tree, after which a broker has heard where a client is."""
 
@@ -317,11 +320,16 @@ class Messages:
         clocks that differ the session that it left may count as the newer one until they have passed that."""
         since = client.visits[first][1] - 2 * self.world.skew
         visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
-        for (there, _, up), (here, began, until) in pairwise(visits):
-            late = until >= began + WAITED
+        for (there, _, up, _), (here, began, until, heard) in pairwise(visits):
+            late = until >= began + WAITED or (not heard and began < up + HEARD and self._crowded())
             if began > since and (late or not self.meetings.together(there, here, max(up, began - HEARD), until)):
                 return True
         return False
+
+    def _crowded(self) -> bool:
+        """Whether links are slow for what is published, so that the news of where a client is may take a moment (README)."""
+        large = (sent.packet is not None and len(sent.packet.payload) >= LARGE for sent in self.ledger.sent)
+        return bool(self.world.lines) or any(large)
 
     def _order(self, client: SimClient) -> None:
         """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing. What was

@@ -146,7 +146,9 @@ class SimClient:
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
         self.places: set[tuple[int, int]] = set()  # brokers that any session of ours may have been at
-        self.visits: dict[int, tuple[tuple[int, int], float, float]] = {}  # connection -> broker, s of CONNECT and CONNACK
+        # Connection -> broker, s of CONNECT and CONNACK, whether the broker had heard of the last one.
+        self.visits: dict[int, tuple[tuple[int, int], float, float, bool]] = {}
+        self._heard = True
         self.ever: list[Interest] = []  # of all sessions
         self.got: list[Got] = []
         self.deleted: list[str] = []  # topics of empty messages
@@ -176,6 +178,7 @@ class SimClient:
         self._end = end
         self.state = "connecting"
         self.doubt = self._doubtful()
+        self._heard = self.life[0] in (-1, self.host.index) or self._known(self.world.hosts[self.life[0]])
         if self.life[0] not in (-1, self.host.index):
             self.world.say(f"{self.name} connects to {self.host.name}, was at b{self.life[0]}{' (doubt)' * self.doubt}")
         self.life = self.host.life
@@ -223,9 +226,13 @@ class SimClient:
         ago: it takes itself for the older one then (docs/decisions/0016, not promised)."""
         if self.world.fastest - self.host.ahead <= self.world.now - self.began:
             return False
+        return not self._known(last)
+
+    def _known(self, last: Host) -> bool:
+        """Whether the next broker has heard of our connection to the last one."""
         listing = self.host.running.federation.listings.directory.listings.get(last.id)
         entry = b"" if listing is None else listing.entries.get(CLIENT + self.name.encode(), b"")
-        return int.from_bytes(entry[1:9], "big") < max(1, self.stamp)
+        return int.from_bytes(entry[1:9], "big") >= max(1, self.stamp)
 
     def hop(self, host: Host) -> None:
         """Connect to another broker; the last one does not hear of it from us."""
@@ -347,7 +354,7 @@ class SimClient:
             self._unsubscribed = not packet.session_present
             self.holders = set()
         self.holders.add(self.life)
-        self.visits[self.epoch] = (self.life, self.began, self.world.now)
+        self.visits[self.epoch] = (self.life, self.began, self.world.now, self._heard)
         if not packet.session_present:
             self._out.clear()
             self._released.clear()

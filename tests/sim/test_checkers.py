@@ -641,10 +641,26 @@ def test_who_has_gone_where_its_session_cannot_be_reached(began: float, up: floa
     messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
     messages.meetings._runs[frozenset((A, B))] = [[0.0, 10.0], [12.0, 20.0], [25.0, 60.0]]
     client = SimClient(world, messages.ledger, "c", world.add())
-    client.visits = {1: (A, 1.0, 1.1), 2: (B, began, up), 3: (B, up + 1, up + 1.1)}
+    client.visits = {1: (A, 1.0, 1.1, True), 2: (B, began, up, True), 3: (B, up + 1, up + 1.1, True)}
     assert messages._strayed(client, 1, 2) == strayed
     assert messages._strayed(client, 1, 3) == strayed
     assert not messages._strayed(client, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("began", "slow", "heard", "strayed"),
+    [(1.5, False, False, False), (1.5, True, False, True), (1.5, True, True, False), (2.5, True, False, False)],
+)
+def test_who_moves_on_before_the_news_of_it_has_gone_round(began: float, slow: bool, heard: bool, strayed: bool) -> None:
+    world = World(1)
+    world.skew = 0.0
+    messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
+    messages.meetings._runs[frozenset((A, B))] = [[0.0, 10.0]]
+    if slow:
+        world.limit_rate(0, 1, 1e6)
+    client = SimClient(world, messages.ledger, "c", world.add())
+    client.visits = {1: (A, 1.0, 1.1, True), 2: (B, began, began + 0.1, heard)}
+    assert messages._strayed(client, 1, 2) == strayed
 
 
 def test_brokers_meet_when_bytes_pass() -> None:
