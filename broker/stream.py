@@ -57,7 +57,7 @@ class Stream:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
 
     __slots__ = (
-        "ask_at", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "held", "held_bytes",
+        "ask_at", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "gone_since", "held", "held_bytes",
         "held_count", "jumbled", "kept", "kept_top", "key", "more", "owed", "pause", "questions", "refused", "seen_boot",
         "settled", "since", "slow_since", "source", "strange", "streams", "timer", "waiting", "window",
     )  # fmt: skip
@@ -78,6 +78,7 @@ class Stream:
         self.held_bytes = 0
         self.refused: Ranges = []  # came while too much waited, so that the origin is asked for them again
         self.owed: Ranges = []
+        self.gone_since = 0.0  # s; for so long what the origin's log has not any more is waited for: another way may bring it
         self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
         self.source: Link | None = None  # what comes over it is whole and in order, and goes straight to those here
@@ -210,12 +211,29 @@ class Stream:
             del self.owed[:beyond]
             self.streams.node.counters.gaps_forgotten += beyond
 
+    def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
+        """Note what the origin's log has not any more and another way may bring. Returns whether what follows waits for it:
+        not if it has done so since `long_ago`."""
+        window = self.window
+        on_way = intersect(gone, merge([*window.history, *window.lacks]))
+        ahead = intersect(on_way, [(self.done + 1, LAST)])
+        self.gone_since = (self.gone_since or now) if ahead else 0.0
+        waits = bool(ahead) and self.gone_since > long_ago
+        if waits:
+            self.refused = joined(self.refused, ahead)
+            on_way = subtract(on_way, ahead)
+        self.owe(on_way)
+        return waits
+
     def lacks(self) -> Ranges:
         """Return what is not here and may be wanted here; roughly, so that it can be told."""
         begin = max(self.done, self.settled)
         top = max(begin, self.window.top)
         holes = sorted([*self.window.gaps, *self.window.history])
-        return roughly(merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]))
+        lacks = merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)])
+        if self.gone_since:  # what waits for another way is not asked for again
+            lacks = subtract(lacks, merge([(held.first, held.first + held.count - 1) for held in self.waiting]))
+        return roughly(lacks)
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:

@@ -306,6 +306,7 @@ class Streams:
         stream.since = now
         stream.held = bool(stream.waiting)
         stream.free = stream.more = False
+        stream.gone_since = 0.0
         stream.questions.clear()
         stream.pause = RETRY
         stream.ask_at = now + ASK_PAUSE
@@ -453,13 +454,17 @@ class Streams:
             self.arm(stream)
             return
         question.again |= again
-        self._take_found(stream, question, data, top, now, min(gone, top))
+        waits = self._take_found(stream, question, data, top, now, min(gone, top))
         if more and top > before:
             self._advanced(stream, now)
         listing = self.federation.listings.directory.listings.get(sender)
         # An incarnation that was killed may have sent what it had not written yet: the next one cannot say any more of it.
         later = listing is not None and listing.boot > stream.boot
-        if more or question.again or (stream.window.top > top and not later):
+        if waits:
+            self.release.begin(stream, now)
+            stream.ask_at = now + stream.pause
+            self.arm(stream)
+        elif more or question.again or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
@@ -488,8 +493,9 @@ class Streams:
             if later.boot > stream.boot and later.follows_since:
                 later.follows_since = now
 
-    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int) -> None:
-        """Take what an answer brought, and its word that up to `top` there is nothing else; up to `gone` it may be on its way."""
+    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int) -> bool:
+        """Take what an answer brought, and its word that up to `top` there is nothing else; up to `gone` it may be on its way.
+        Returns whether that is waited for: for as long as a split may last without order being lost."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
             if key != stream.key or not 0 < sequence <= top:
@@ -503,14 +509,12 @@ class Streams:
             self.release.put_by(stream, Held(sequence, 1, (message, choice), message.topic, size, late=late))
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
-        if gone:
-            window = stream.window
-            missing = merge([*window.history, *window.lacks])
-            stream.owe(intersect(subtract(intersect(settled, [(1, gone)]), merge(found)), missing))
         stream.refused = subtract(stream.refused, settled)
+        waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - HOLD, now)
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)
         stream.settled = max(stream.settled, top)
+        return waits
 
     # ---------------------------------------------------------------- to those here
 

@@ -29,6 +29,12 @@ def test_what_has_left_the_log_may_be_on_its_way() -> None:
     assert run_strain(97000292).violations == []
 
 
+@pytest.mark.parametrize("seed", [150000611, 150000753])
+def test_what_follows_waits_for_what_is_on_its_way(seed: int) -> None:
+    """A slow link is not taken any more; of two large messages the log has the second alone, and the first is on that link."""
+    assert run_strain(seed).violations == []
+
+
 def test_the_last_word_of_a_killed_incarnation() -> None:
     """Its neighbours have one message more than its journal: that one is delivered, and the next incarnation's behind it."""
     assert run_strain(98100057).violations == []
