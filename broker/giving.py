@@ -13,7 +13,7 @@ A client id is u16 size and UTF-8. All requests may be repeated; an export stays
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -152,6 +152,16 @@ class Giving:
     def given(self, client_id: str) -> Given | None:
         """Return who has taken a session that not everybody finds without us."""
         return self._given.get(client_id)
+
+    def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[Given]:
+        """Return who has taken a client's session, or has a newer one and is adding the one here to that: this broker may have
+        heard of it by that alone."""
+        found = [] if (given := self._given.get(client_id)) is None else [given]
+        export = self._exports.get(client_id) if self._exports else None
+        session = self._node.sessions.get(client_id)
+        if export is not None and session is not None and export.merged and export.stamp > session.stamp and lives(export.taker):
+            found.append((export.taker, Entry(KEPT, export.stamp, session.born, session.floor, digest(session.owner))))
+        return found
 
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:
         """Note that a broker tells everybody of a session: then nobody need ask us any more."""

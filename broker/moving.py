@@ -225,9 +225,7 @@ class Moving:
             and not entry.flags & GONE
             and (away or self._lives(listing.id))
         ]
-        if (given := self._giving.given(client_id)) is not None:
-            found.append(given)  # its new holder has not told of it yet
-        return found
+        return found + self._giving.takers(client_id, self._lives)
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         try:
