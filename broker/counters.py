@@ -40,6 +40,7 @@ class Counters:
     accepted: int = 0  # connections, before anything was said on them
     connects: int = 0
     connects_refused: int = 0
+    connects_given_up: int = 0  # connections that were closed again before they could be accepted, while the broker was stopped
     authentication_failed: int = 0  # of enhanced authentication, at CONNECT or later
     redirected: int = 0
     connect_timeout: int = 0

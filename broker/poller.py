@@ -95,6 +95,7 @@ class Poller:
         try:
             events = self._epoll.poll(0, EVENTS)
             if still:
+                driver.went_on(now)
                 events = self._read_ended(events, now)
             for number, event in events:
                 stream = streams.get(number)
@@ -120,16 +121,17 @@ class Poller:
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
         """Read those to their end that were closed while nothing was read (the broker was stopped); returns the events of others.
-        What these have sent is not for them any more: it would count as sent to somebody who may have got it (MQTT-4.3.3-1)."""
-        for number, event in events:
-            stream = self.streams.get(number)
-            if stream is None or not event & BROKEN:
-                continue
+        What these have sent is not for them any more: it would count as sent to somebody who may have got it (MQTT-4.3.3-1).
+        Neighbours that gave us up have sent most, so links come last, and before them who has sent least."""
+        links = self.driver.node.links_by_connection
+        ended = [stream for number, event in events if event & BROKEN and (stream := self.streams.get(number)) is not None]
+        ended.sort(key=lambda stream: (stream.state == OPEN and stream.conn in links, in_kernel(stream.number)))
+        for stream in ended:
             try:
                 for _ in range(LAST_READS):
                     if not stream.reading or stream.state != OPEN:
                         break
-                    self._read(stream, event, now)
+                    self._read(stream, BROKEN, now)
             except Exception as error:
                 self._fault(stream, error)
         return [(number, event) for number, event in events if not event & BROKEN]
@@ -191,6 +193,11 @@ class Poller:
         """Begin with a connection, and with what it has sent already. The caller sees to it that the driver runs."""
         node = self.driver.node
         now = self.driver.time()
+        if self.driver.went_on(now) and has_left(stream.number):
+            # Its CONNECT is older than what its client has said elsewhere since: it would take the session back from there.
+            node.counters.connects_given_up += 1
+            stream.lost("given up while this broker was stopped")
+            return
         try:
             stream.begin(now)
             self._read(stream, IN, now)
@@ -480,6 +487,13 @@ def in_kernel(number: int) -> int:
     except (OSError, ValueError):  # it is closed
         return 0
     return size[0]
+
+
+def has_left(number: int) -> bool:
+    """Return whether the peer of the socket with this file number has closed it, or sends no more."""
+    look = select.poll()
+    look.register(number, select.POLLRDHUP)
+    return bool(look.poll(0))
 
 
 def unacknowledged(number: int) -> int:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
+WENT_ON = 1.0
+"""s for which connections that have waited to be accepted while the broker was stopped are taken for such."""
+
+
 class Driver:
     """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's deadline."""
 
@@ -32,7 +36,14 @@ class Driver:
         self._timer_at = 0.0
         self.stopped = False
         self._poller: Poller | None = None
+        self._went_on = -WENT_ON  # s; then this broker was noticed to have been stopped
         self.collect_at = float("inf")  # s; never, where somebody else's process is served
+
+    def went_on(self, now: float) -> bool:
+        """Return whether this broker was stopped until a moment ago, long enough for clients to have gone elsewhere."""
+        if self._timer is not None and now > self._timer_at + limits.MOVE_TIME:
+            self._went_on = now
+        return now < self._went_on + WENT_ON
 
     def collect(self, now: float) -> None:
         """Have the garbage collector look through what is new, once: it leaves alone what has been there before."""
@@ -75,8 +86,9 @@ class Driver:
             self._timer = self.loop.call_at(due + 0.0005, self._tick)  # uvloop rounds to ms, perhaps down
 
     def _tick(self) -> None:
-        self._timer = None
         began = self.time()
+        self.went_on(began)
+        self._timer = None
         self.node.tick(began)
         self.run()
         if began >= self.collect_at:

@@ -142,6 +142,7 @@ class Recorder:
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
         self.kinds: list[str] = []
+        self.links_by_connection: dict[Conn, object] = {}
         self.flushes = 0
         self.on_receive: Callable[[Conn, bytes], None] = lambda conn, data: None
         self.on_writable: Callable[[Conn], None] = lambda conn: None
@@ -320,6 +321,42 @@ def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) 
     scene.turns()
     assert sorted(found) == [("ack", False), ("message", still)]
     assert not other.lost
+
+
+def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lost(scene: Scene) -> None:
+    """A neighbour has given the broker up, as it was stopped: what it had sent is not on its way to clients that are gone."""
+    links = [scene.open() for _ in range(2)]
+    (_, gone, client) = scene.open()
+    heard: list[bool] = []
+    scene.node.on_receive = lambda conn, data: heard.append(bool(gone.lost))
+    for _, conn, peer in links:
+        scene.node.links_by_connection[conn] = object()
+        peer.send(b"messages")
+        peer.close()
+    client.close()
+    scene.poller._began = 0.0
+    scene.turns()
+    assert heard == [True, True]
+
+
+@pytest.mark.parametrize(("late", "leaves"), [(True, True), (True, False), (False, True)])
+def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bool) -> None:
+    """While the broker was stopped his client has gone elsewhere: his CONNECT would take the session back from there."""
+    scene.driver.time = lambda: scene.loop.now
+    scene.driver._timer_at = scene.loop.now + 1.0
+    scene.driver._timer = cast(asyncio.TimerHandle, Timer(0.0, lambda: None))
+    scene.loop.sleep(3.0 if late else 1.5)
+    stream, peer = scene.stream(tcp=True)
+    peer.send(b"CONNECT")
+    if leaves:
+        peer.close()
+    scene.until(lambda: not leaves or poller.has_left(stream.number))
+    scene.poller.admit(stream)
+    scene.turns()
+    taken = [conn.received for conn in scene.node.conns]
+    assert taken == ([] if late and leaves else [b"CONNECT"])
+    assert scene.node.counters.connects_given_up == (late and leaves)
+    assert (scene.left == [stream]) == leaves
 
 
 def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
