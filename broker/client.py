@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker import limits, unsent
 from broker.authentication import Authentication, authenticate_again
 from broker.availability import UNLIMITED, Window
 from broker.connection import Connection
@@ -400,6 +400,7 @@ class Client:
             self.session.expire_after(expiry)
         if packet.reason == ReasonCode.NORMAL_DISCONNECTION:
             self.session.will = None  # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due
+        unsent.disconnected(self)
         self.conn.close()
         self.node.client_gone(self, "disconnected", graceful=True)
 

@@ -200,6 +200,10 @@ class Durability:
         """Whether something for a connection waits."""
         return conn in self._withheld
 
+    def withheld(self, conn: Connection) -> list[bytes]:
+        """Return what waits for a connection."""
+        return self._withheld.of(conn)
+
     def gone(self, conn: Connection) -> None:
         """A connection is closed: nothing waits for it any more."""
         if conn in self._withheld:

@@ -34,7 +34,7 @@ from broker.origin import (
 from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.parts import PART_SIZE, Sending, split
 from broker.session import Session
-from broker.sessionstate import Item, SessionState, encode_state, offered, only, state_of
+from broker.sessionstate import IN_FLIGHT, WAITING, Item, SessionState, encode_state, offered, only, state_of
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -415,6 +415,9 @@ def old_state(node: Node, session: Session, now: float) -> SessionState:
     """Return a session here as one that is to be added to a newer one."""
     has = delivered(node, session)
     state = state_of(session, vector_of(has), node.fanout)
+    for item in state.items:
+        if item.place == IN_FLIGHT and item.packet_id in session.unsent:  # its client cannot have it
+            item.place, item.packet_id = WAITING, 0
     state.given = node.moving.merging.given(session)
     state.origins = origins_of(state.items, has, node.relay.log, now)
     name_brought(state, node.moving.merging.brought_to(session))

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker import limits, unsent
 from broker.accept import Handshake
 from broker.access import Access, Permissions
 from broker.authentication import Method
@@ -197,6 +197,8 @@ class Node:
             return
         self.now = now
         conn.closed = True
+        if isinstance(conn.owner, Client):
+            unsent.lost(conn.owner)
         if conn.ended:
             self.ended -= 1
         if conn.paused:

@@ -109,6 +109,8 @@ class Poller:
                 except Exception as error:
                     self._fault(stream, error)
                 now = clock()
+                if now > self._began + STILL:
+                    self.look(now)
                 if node.paused or now - flushed > limits.TURN_TIME:
                     # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
                     node.flush()
@@ -118,6 +120,16 @@ class Poller:
             if began >= driver.collect_at:
                 driver.collect(began)
             node.turns.took(clock() - began)
+
+    def look(self, now: float) -> None:
+        """See who has gone, before anybody is sent what has come for him since."""
+        self._began = now
+        self._read_ended(self._epoll.poll(0, EVENTS), now)
+
+    @property
+    def due(self) -> float:
+        """When that is to be done (s), unless a turn begins before."""
+        return self._began + STILL
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
         """Read those to their end that were closed while nothing was read (the broker was stopped); returns the events of others.

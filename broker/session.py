@@ -127,6 +127,7 @@ class Session:
         "receive_maximum",
         "stamp",
         "subscriptions",
+        "unsent",
         "username",
         "version",
         "will",
@@ -156,6 +157,7 @@ class Session:
         self.forms: Forms | None = None  # of these, made with the first one that has one
         self.ended = False  # nothing is for it any more, though not all of these may be taken out yet
         self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
+        self.unsent: set[int] = set()  # of these, what its last connection ended before
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
         self.missed: list[Outgoing] | None = None  # at QoS 0, while away
@@ -518,6 +520,7 @@ class Session:
         What exceeds the Receive Maximum of the new connection waits for its turn (MQTT-3.3.4-9).
         """
         inflight = self.inflight
+        self.unsent.clear()
         room = self.receive_maximum - sum(outgoing is RELEASED for outgoing in inflight.values())
         late: list[Repeat] = []
         for packet_id, outgoing in list(inflight.items()):

@@ -72,6 +72,9 @@ class Driver:
         """Flush, hand out effects, arm the timer."""
         self.flushing = False
         node = self.node
+        poller = self._poller
+        if poller is not None and (now := self.time()) > poller.due:
+            poller.look(now)
         node.flush()
         if node.effects:
             self._on_effects()

@@ -45,6 +45,12 @@ class Withheld:
         self._held.append((mark, conn, outbox.copy()))
         return True
 
+    def of(self, conn: Connection) -> list[bytes]:
+        """Return what waits for a connection."""
+        if conn not in self._bytes:
+            return []
+        return [chunk for _, other, chunks in self._held if other is conn for chunk in chunks]
+
     def release(self, mark: int) -> None:
         """Let all go that waited for frames up to `mark`."""
         while self._held and self._held[0][0] <= mark:

@@ -359,6 +359,21 @@ def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bo
     assert (scene.left == [stream]) == leaves
 
 
+@pytest.mark.parametrize("still", [True, False])
+def test_who_left_is_read_before_anything_is_sent(scene: Scene, still: bool) -> None:
+    """The broker stood still in the middle of a turn, or before a timer."""
+    _, conn, peer = scene.open()
+    peer.close()
+    if still:
+        scene.poller._began = 0.0
+    else:
+        scene.poller._began = time.monotonic() + 3600
+    scene.driver.run()
+    assert bool(conn.lost) == still
+    scene.turns()
+    assert conn.lost
+
+
 def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
     stream, peer = scene.stream()
     peer.send(b"early")
