@@ -251,6 +251,15 @@ class Repair:
                 wanted[key] = everything_in(ranges)
         return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
 
+    def want(self, key: bytes, ranges: Ranges, now: float) -> None:
+        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        body = self._fetch_number.to_bytes(4, "big") + encode_vector({key: everything_in(ranges)})
+        for link in self.federation.links.values():
+            if link.state == "up":
+                link.add_record(WANT, body)
+        self.federation.hurry(now)
+
     def _answered(self, number: int, link: Link | None, now: float) -> None:
         """Note that one who was asked has answered; None: that time is up."""
         fetch = self._fetches.get(number)

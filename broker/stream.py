@@ -213,12 +213,15 @@ class Stream:
 
     def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
         """Note what the origin's log has not any more and another way may bring. Returns whether what follows waits for it:
-        not if it has done so since `long_ago`."""
+        not if it has done so since `long_ago`. Neighbours are asked for it, too: one to which it was on its way may have passed
+        it on to nobody here, as the way had changed by then."""
         window = self.window
         on_way = intersect(gone, merge([*window.history, *window.lacks]))
         ahead = intersect(on_way, [(self.done + 1, LAST)])
-        self.gone_since = (self.gone_since or now) if ahead else 0.0
+        first, self.gone_since = not self.gone_since, (self.gone_since or now) if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
+        if ahead and (first or not waits):
+            self.streams.federation.repair.want(self.key, ahead, now)
         if waits:
             self.refused = joined(self.refused, ahead)
             on_way = subtract(on_way, ahead)
