@@ -136,6 +136,11 @@ class Meetings:
         a, b = self.world.who(a), self.world.who(b)
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
 
+    def first(self, a: int, b: int) -> float:
+        """When two brokers were first in one tree, in whatever lives (s); infinity for never."""
+        met = (at for pair, at in self.met.items() if {index for index, _ in pair} == {a, b})
+        return 0.0 if a == b else min(met, default=inf)
+
 
 def groups_of(hosts: list[Host], near: Callable[[Host, Host], bool]) -> list[list[Host]]:
     """Hosts that are next to each other, directly or over others."""

@@ -115,10 +115,12 @@ class Groups:
             return
         if any(c.session != 1 or c.state != "up" or not c.interests or not c.interests[0].qos for c in members):
             return
-        since: dict[int, float] = {}  # by host; brokers that never met exchange nothing
+        since: dict[int, float] = {}  # by host; what brokers published before they met is not exchanged
         for part in self.world.components():
-            if begins := [c.interests[0].since for c in members if c.host in part]:
-                since |= dict.fromkeys((host.index for host in part), min(begins))
+            for host in part:
+                near = [client for client in members if client.host in part]
+                met = [max(c.interests[0].since, self.meetings.first(host.index, c.host.index)) for c in near]
+                since[host.index] = min(met, default=inf)
         for sent in self.ledger.sent[:probes]:
             if sent.qos and sent.acked is not None and not sent.will and matches(group[1], sent.topic):
                 alive = self.world.hosts[sent.life[0]].life == sent.life and self.world.hosts[sent.life[0]].alive
@@ -143,19 +145,23 @@ class Groups:
         return found
 
 
-def check_group(world: World, ledger: Ledger, group: tuple[str, str], members: list[SimClient]) -> None:
+def check_group(
+    world: World, ledger: Ledger, group: tuple[str, str], members: list[SimClient], meetings: Meetings | None = None
+) -> None:
     """Where all brokers have journals, and all members keep their sessions: each message has a receiver, and at QoS 2 one alone,
-    from when the group's first member was told that it is one."""
+    from when the group's first member was told that it is one. `meetings`: what brokers published before they met is owed to
+    nobody (README)."""
     if not all(client.interests for client in members):
         world.violation("session", f"{group}: not all are subscribed")
         return
-    since = min(client.interests[0].since for client in members)
+    begins = [(client.interests[0].since, client.host.index) for client in members]
     copies = Counter(got.number for client in members for got in client.got)
     for sent in ledger.sent:
         if not matches(group[1], sent.topic):
             continue
         told = f"{group}: message {sent.number} (QoS {sent.qos}, {sent.life}, {sent.at - world.started:.4f})"
-        if sent.acked is not None and sent.qos and sent.at > since and not copies[sent.number]:
+        met = [max(at, meetings.first(sent.life[0], index) if meetings is not None else 0.0) for at, index in begins]
+        if sent.acked is not None and sent.qos and sent.at > min(met) and not copies[sent.number]:
             world.violation("lost", f"{told} came to nobody")
         if sent.qos == 2 and copies[sent.number] > 1:
             who = {(c.name, got.qos) for c in members for got in c.got if got.number == sent.number}

@@ -307,7 +307,7 @@ class Strain(Schedule):
             self._counted(client)
         if self.groups is not None and self.data == "all":
             for group, members in self.groups.members.items():
-                check_group(self.world, self.ledger, group, members)
+                check_group(self.world, self.ledger, group, members, self.meetings)
 
     def _counted(self, client: SimClient) -> None:
         """Of what came for somebody who was away as much as may wait is there, and each message of the others is counted. What
