@@ -62,9 +62,6 @@ if TYPE_CHECKING:
 STOPPED = 1.0
 """s; a timer that is later than this says that we were stopped, not that everybody else is dead."""
 
-LATE = 0.1
-"""s; the same for what waits for others: a turn of the loop takes less."""
-
 
 class Federation:
     """Everything between this broker and the others."""
@@ -80,7 +77,6 @@ class Federation:
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self._due = now
-        self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings = Listings(self)
         self.listings.on_way.append(self._reachable)
@@ -182,22 +178,14 @@ class Federation:
         """When `tick` is due (s), None when never."""
         return self._due if self.enabled or self.links or self.handshakes else None
 
-    def awake(self, now: float) -> None:
-        """Note that the broker runs. If it was stopped or starved, nobody's silence meanwhile is proven by that: nobody could be
-        heard. To be called ahead of everything that judges silence."""
-        late = now - self._due
-        if late > LATE:
-            self.streams.stood_still(now - self._ran, now)
-            if late > STOPPED:
-                for link in (*self.links.values(), *self.handshakes):
-                    link.conn.last_heard = now
-                    link.opened = max(link.opened, now - 0.5)
-            self._due = self._ran = now
-
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
         if now < self._due:
             return
+        if now - self._due > STOPPED:  # we were stopped or starved: nobody's silence is proven by it
+            for link in (*self.links.values(), *self.handshakes):
+                link.conn.last_heard = now
+                link.opened = max(link.opened, now - 0.5)
         for link in list(self.handshakes):
             if link.opened + self.config.handshake_timeout <= now:
                 self.count("link_timeouts")
@@ -227,9 +215,8 @@ class Federation:
         self._settle(now)
 
     def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be. Not in the past: that it is called late says that we were
-        stopped."""
-        self._due = min(self._due, max(at, self.node.now))
+        """Have `tick` called at `at` (s), or as soon as it can be."""
+        self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
         due = min(now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline())
@@ -252,7 +239,6 @@ class Federation:
 
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
-        self.awake(now)
         for _ in range(16):  # each round can only lead to a few more; the rest comes with the next tick
             busy = False
             for effect in self.membership.take_effects():
@@ -277,7 +263,6 @@ class Federation:
                 link.send_ping(now)
         self.to_ping.clear()
         self._due = self._deadline(now)
-        self._ran = now
 
     def _gossip(self, now: float) -> None:
         """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""

@@ -263,9 +263,9 @@ class Streams:
             self._broken(stream)
         else:
             stream.outdate()
-            # Where an answer may be on its way, behind much else, we ask again when it is here, or a little later.
-            stream.ask_at = min(stream.ask_at, self.node.now + (RETRY if stream.questions else ASK_PAUSE))
-            stream.pause = RETRY
+            if not stream.questions:  # else an answer may be on its way, behind much else: when it is here, we ask again
+                stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
+                stream.pause = RETRY
             self.arm(stream)
 
     def holds(self, key: bytes, sequence: int) -> bool:
@@ -331,13 +331,6 @@ class Streams:
             stream.timer = None
         if times:
             stream.timer = self.node.schedule(max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now))
-
-    def stood_still(self, seconds: float, now: float) -> None:
-        """Note that this broker did not run for so long: what came meanwhile is still to be read, and nobody was away."""
-        for stream in self._all():
-            stream.since = min(now, stream.since + seconds)
-            if stream.follows_since:
-                stream.follows_since = min(now, stream.follows_since + seconds)
 
     def _due(self, stream: Stream, now: float) -> None:
         stream.timer = None

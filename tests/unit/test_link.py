@@ -14,7 +14,7 @@ from broker.effects import Dial
 from broker.handshake import AUTHENTICATION
 from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
 from broker.records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
-from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
+from broker.wire import Connect, Pingreq, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
 from discovery.address import Address
@@ -436,14 +436,3 @@ def test_pings_without_records_are_answered() -> None:
     peer.send(b"\xc0\x00", ping((PING, b"abcd")))
     assert peer.take() == [(0xD0, b"\0\0\0\0"), (0xD0, b"abcd")]
     assert Pingreq(b"") is not None
-
-
-def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
-    """What is posted after a while is told at once, and that is not late: this broker was not stopped meanwhile."""
-    world = lone(routing="interest", link_timeout=2.0)
-    Neighbour(world, 101).child()
-    client = world.connect("c")
-    world.advance(1.5)
-    client.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
-    world.advance(0.7)
-    assert world.counters.link_timeouts == 1

@@ -210,36 +210,6 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
     del world.node.federation.listings.directory.listings[FAR]
 
 
-def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
-    """What came meanwhile is still to be read when it goes on: nobody was away."""
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, 2)
-    world.advance(0.3)
-    world.now += 4.0
-    world.advance(0.3)
-    assert got(client) == []
-    hold(world, stream, 1)
-    settle(world, stream, 2)
-    assert got(client) == [1, 2]
-
-
-def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
-    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
-    client = client_of(world)
-    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
-    world.node.federation.listings.directory.listings[FAR] = listing
-    hold(world, late, 1)
-    settle(world, late, 1)
-    world.advance(1.0)
-    world.now += 2 * PATIENCE
-    world.advance(1.0)
-    assert got(client) == []
-    world.advance(PATIENCE + 2.0)
-    assert got(client) == [1]
-    assert early.finished
-    del world.node.federation.listings.directory.listings[FAR]
-
-
 @pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])
 def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
     head = b"\x32" + bytes((2 + 1 + 2 + 1 + len(properties) + 1,)) + b"\0\1t\0\1" + bytes((len(properties),)) + properties
