@@ -213,14 +213,12 @@ class Handshake:
         checked."""
         node = self.node
         listener = self.conn.listener
-        certified = listener in node.config.identity_listeners
-        known = access.known_as(connect.username, verified=node.hooks.verified or self.proven is not None, certified=certified)
-        if known is None:
+        if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
             if not access.lets_anonymous(listener):
                 what = "no user name" if connect.username is None else "a user name that nobody checks"
                 self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has {what}, and listener '{listener}' lets nobody anonymous in")
                 return False
-        elif access.users is not None and self.proven is None and not certified:
+        elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
             if node.checking >= limits.PASSWORD_CHECKS:
                 self.turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
                 return False
