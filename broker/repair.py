@@ -230,18 +230,17 @@ class Repair:
 
     def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
         """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
-        asked = self._asked(seen, source)
+        wanted = self._history(seen)
+        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source] if wanted else []
         if not asked:
             then(now)
             return
-        number = self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        number = self._send_want(wanted, asked)
         self._fetches[number] = (set(asked), [then])
         self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
-        for link, wanted in asked.items():
-            link.add_record(WANT, number.to_bytes(4, "big") + encode_vector(wanted))
 
-    def _asked(self, seen: Vector, source: Link) -> dict[Link, Vector]:
-        """Whom to ask for what: all neighbours for what was history here."""
+    def _history(self, seen: Vector) -> Vector:
+        """Return what was history here and a neighbour lacks: it is missed from now on."""
         wanted: Vector = {}
         for key, theirs in seen.items():
             if self.federation.streams.active and not self.federation.orphans.gone(key):
@@ -249,16 +248,20 @@ class Repair:
             window = self.relay.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)
-        return {link: wanted for link in self.federation.links.values() if link.state == "up" and link is not source and wanted}
+        return wanted
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for messages of an origin that has them in its log no more."""
-        self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
-        body = self._fetch_number.to_bytes(4, "big") + encode_vector({key: everything_in(ranges)})
-        for link in self.federation.links.values():
-            if link.state == "up":
-                link.add_record(WANT, body)
+        self._send_want({key: everything_in(ranges)}, [link for link in self.federation.links.values() if link.state == "up"])
         self.federation.hurry(now)
+
+    def _send_want(self, wanted: Vector, links: list[Link]) -> int:
+        """Ask neighbours for messages; returns the number that their answers will have."""
+        self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        body = self._fetch_number.to_bytes(4, "big") + encode_vector(wanted)
+        for link in links:
+            link.add_record(WANT, body)
+        return self._fetch_number
 
     def _answered(self, number: int, link: Link | None, now: float) -> None:
         """Note that one who was asked has answered; None: that time is up."""
