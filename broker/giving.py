@@ -208,7 +208,7 @@ class Giving:
             entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
             given = self._given[client_id] = (sender, entry)
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
-            self._withdraw_later(client_id, given, LINGER if self._posted(sender, client_id) >= stamp else GIVEN_TIME)
+            self._withdraw_later(client_id, given, LINGER if posted(self._federation, sender, client_id) >= stamp else GIVEN_TIME)
             self._answer(sender, ENDED, stamp, client_id)
         elif (
             request == MERGE
@@ -220,12 +220,6 @@ class Giving:
             self._answer(sender, COMING, stamp, client_id)
         else:
             self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), need, now)
-
-    def _posted(self, broker_id: bytes, client_id: str) -> int:
-        """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
-        listing = self._federation.listings.directory.listings.get(broker_id)
-        entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
-        return 0 if entry is None else entry.stamp
 
     def _lacks(self, client_id: str, stamp: int, need: Vector, now: float, *, merge: bool = False) -> bool:
         """Whether something is still to come to a session that was published before its taker's subscriptions (`need`), and has
@@ -409,6 +403,13 @@ class Giving:
         for client_id, export in list(self._exports.items()):
             if export.at + limits.MOVE_TIME < now:
                 self.forget(client_id)
+
+
+def posted(federation: Federation, broker_id: bytes, client_id: str) -> int:
+    """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
+    listing = federation.listings.directory.listings.get(broker_id)
+    entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
+    return 0 if entry is None else entry.stamp
 
 
 def old_state(node: Node, session: Session, now: float) -> SessionState:

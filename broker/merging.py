@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.fanout import Delivery
 from broker.forms import Forms
-from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, need_of, ranges_of, say
+from broker.giving import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, need_of, posted, ranges_of, say
 from broker.keptsession import KeptSession
 from broker.listings import CLIENT
 from broker.message import Message, size_of
@@ -240,13 +240,11 @@ class Merging:
         """Whether another old session of this client comes first, as it is newer: it may have had what waits in this one."""
         if len(self._merges) == 1:
             return False
-        listings = self._federation.listings.directory.listings
-        key = CLIENT + merge.client_id.encode()
+        directory = self._federation.listings.directory
+        listings, key = directory.listings, CLIENT + merge.client_id.encode()
 
         def stamp(broker_id: bytes) -> int:
-            listing = listings.get(broker_id)
-            entry = None if listing is None or listing.via is None else decode_entry(listing.entries.get(key))
-            return 0 if entry is None else entry.stamp
+            return 0 if directory.via(broker_id) is None else posted(self._federation, broker_id, merge.client_id)
 
         mine = stamp(merge.holder)
         others = [listing.id for listing in listings.values() if key in listing.entries and listing.id != merge.holder]
