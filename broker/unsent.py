@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from broker.wire.constants import PacketType
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.client import Client
-
-PUBLISH = 3
-"""Packet type."""
 
 
 def lost(client: Client) -> None:
@@ -30,8 +28,8 @@ def disconnected(client: Client) -> None:
     """Note it for a client that says that it goes: what is about to be sent in this turn is left out."""
     session, outbox = client.session, client.session.outbox
     if session.conn is client.conn and session.expiry and session.inflight and outbox:
-        session.unsent = identifiers(data for data in outbox if data[0] >> 4 == PUBLISH)
-        outbox[:] = [data for data in outbox if data[0] >> 4 != PUBLISH]
+        session.unsent = identifiers(data for data in outbox if data[0] >> 4 == PacketType.PUBLISH)
+        outbox[:] = [data for data in outbox if data[0] >> 4 != PacketType.PUBLISH]
 
 
 def identifiers(packets: Iterable[bytes]) -> set[int]:
@@ -41,7 +39,7 @@ def identifiers(packets: Iterable[bytes]) -> set[int]:
         at = 0
         while at < len(data):
             length, body = read_length(data, at + 1)
-            if data[at] >> 4 == PUBLISH and data[at] & 0x06 and not data[at] & 0x08:
+            if data[at] >> 4 == PacketType.PUBLISH and data[at] & 0x06 and not data[at] & 0x08:
                 start = body + 2 + (data[body] << 8 | data[body + 1])
                 found.add(data[start] << 8 | data[start + 1])
             at = body + length
