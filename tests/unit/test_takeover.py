@@ -113,17 +113,25 @@ def test_nothing_is_missed_or_comes_twice(among: list[str], waiting: int, arrivi
     assert [p.payload for p in taking.client.take() if isinstance(p, Publish)] == [b"last"] * wanted
 
 
+AMONG = [f"t/{number}" for number in range(50)]
+
+
 def subscribed(world: World) -> int:
     """How many filters lead to somebody."""
     return sum(1 for _ in world.node.fanout.trie.filters())
 
 
-@pytest.mark.usefixtures("one_at_a_time")
-def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
-    among = [f"t/{number}" for number in range(50)]
-    taking = Taking(state_of(among, 3))
+def half_taken() -> Taking:
+    """A session with three messages, not all of whose subscriptions are there yet."""
+    taking = Taking(state_of(AMONG, 3))
     while taking.pull.state != RESTORING or subscribed(taking.world) < 20:
         taking.step()
+    return taking
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
+    taking = half_taken()
     taking.client.vanish()
     taking.world.advance(1.0)
     assert "k" not in taking.world.node.sessions
@@ -133,16 +141,13 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
 
 @pytest.mark.usefixtures("one_at_a_time")
 def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
-    among = [f"t/{number}" for number in range(50)]
-    taking = Taking(state_of(among, 3))
-    while taking.pull.state != RESTORING or subscribed(taking.world) < 20:
-        taking.step()
+    taking = half_taken()
     again = taking.world.open()
     again.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
     taking.pull, taking.client = taking.world.node.moving._pulls["k"], again
-    data = encode_state(state_of(among, 3), taking.world.now)
+    data = encode_state(state_of(AMONG, 3), taking.world.now)
     taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
     assert taking.finish() == [b"w0", b"w1", b"w2"]
     taking.world.advance(1.0)
-    assert set(taking.world.session("k").subscriptions) == set(among)
-    assert subscribed(taking.world) == len(among)
+    assert set(taking.world.session("k").subscriptions) == set(AMONG)
+    assert subscribed(taking.world) == len(AMONG)
