@@ -3,6 +3,7 @@
 It stands behind the sequence number in the origin property (`broker.origin`), as one letter and base64:
 
     "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
+    "a"  the same, chosen by the first broker on the way, as the origin cannot (link protocol 1): nobody keeps it, or grants it
     "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a member; for this group alone
     "r"  the same of a message that was published with RETAIN
 
@@ -18,8 +19,9 @@ from broker import limits
 from broker.wire.errors import MalformedPacket
 from routing.share import MARK_SIZE
 
-CHOSEN = b"c"
-"""First letter of what goes to ordinary subscriptions, too."""
+CHOSEN, ADOPTED = b"c", b"a"
+FOR_ALL = frozenset((CHOSEN, ADOPTED))
+"""First letters of what goes to ordinary subscriptions, too."""
 
 ID = 8
 WHO = ID + 4
@@ -40,13 +42,21 @@ class Tries:
 class Choice:
     """Who delivers to which group."""
 
-    __slots__ = ("entries", "key", "passed", "retain", "sequence", "tries", "visited")
+    __slots__ = ("adopted", "entries", "key", "passed", "retain", "sequence", "tries", "visited")
 
     def __init__(
-        self, entries: list[tuple[bytes, bytes]], *, passed: bool = False, retain: bool = False, visited: tuple[bytes, ...] = ()
+        self,
+        entries: list[tuple[bytes, bytes]],
+        *,
+        passed: bool = False,
+        retain: bool = False,
+        visited: tuple[bytes, ...] = (),
+        adopted: bool = False,
     ) -> None:
-        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then for nobody but this group."""
+        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then for nobody but this group.
+        `adopted`: the origin cannot choose, and answers no claim."""
         self.entries = entries
+        self.adopted = adopted
         self.passed = passed
         self.retain = retain
         self.visited = visited
@@ -62,7 +72,7 @@ class Choice:
 
     def encode(self) -> bytes:
         """Return it as text."""
-        letter = CHOSEN if not self.passed else b"r" if self.retain else b"p"
+        letter = (ADOPTED if self.adopted else CHOSEN) if not self.passed else b"r" if self.retain else b"p"
         return letter + b2a_base64(b"".join([*map(b"".join, self.entries), *self.visited]), newline=False)
 
 
@@ -77,8 +87,9 @@ def decode_choice(text: bytes) -> Choice:
     except Base64Error:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
-    if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
-        return Choice([(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)])
+    if kind in FOR_ALL and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+        entries = [(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)]
+        return Choice(entries, adopted=kind == ADOPTED)
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")

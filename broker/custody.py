@@ -47,7 +47,7 @@ class Custody:
 
     __slots__ = (
         "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given", "_granted",
-        "_held", "_met", "_node", "_out", "_parked", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
+        "_held", "_node", "_out", "_parked", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -63,7 +63,6 @@ class Custody:
         self._granted: OrderedDict[Ref, float] = OrderedDict()  # ahead of the message; when (s)
         self._given: dict[Ref, tuple[Session, SharedOutgoing]] = {}
         self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()  # when (s), and how; its giver may not have heard it
-        self._met: dict[bytes, None] = {}  # brokers that could be reached at any time: they answer claims
         self._returned: dict[bytes, float] = {}  # givers that could not be reached -> until when (s) that counts
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # reports, by giver
         self._unsaid: deque[tuple[int, dict[bytes, list[tuple[int, Ref]]]]] = deque()  # and the frame that they wait for
@@ -85,10 +84,6 @@ class Custody:
                 del self._returned[next(iter(self._returned))]
             self._park(broker_id)
             return
-        self._met.pop(broker_id, None)
-        self._met[broker_id] = None
-        if len(self._met) > MAX_BROKERS:
-            del self._met[next(iter(self._met))]
         if broker_id in self._returned:
             self._returned[broker_id] = self._node.now + DOUBT
         self._unpark(broker_id)
@@ -126,12 +121,10 @@ class Custody:
 
     def claims(self, key: bytes, qos: int) -> bool:
         """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the giver may have given it to
-        another member, as it could not reach us."""
-        broker_id = split_key(key)[0]
-        if broker_id not in self._met or not qos:
-            return False
-        if qos == 2 or not self._returned:
+        another member, as it could not reach us. So it may at QoS 2 if we have never heard of it (seed 7720296)."""
+        if qos == 2 or not qos or not self._returned:
             return qos == 2
+        broker_id = split_key(key)[0]
         until = self._returned.get(broker_id)
         if until is not None and until < self._node.now:
             del self._returned[broker_id]

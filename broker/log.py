@@ -9,7 +9,7 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from broker import limits
-from broker.choice import CHOSEN, Choice, decode_choice
+from broker.choice import FOR_ALL, Choice, decode_choice
 from broker.counters import Counters
 from broker.fanout import topic_of
 from broker.message import Message, Stamp, size_of
@@ -454,7 +454,7 @@ def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mess
         choice: Choice | None = None
         stamp: Stamp | None = None
         if section.startswith(ORIGIN) and size >= SIZE:
-            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN  # for a shared subscription
+            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] not in FOR_ALL  # for a shared subscription
             key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
             behind = SIZE - 24 + (section[4] << 8 | section[5])
             choice = decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None

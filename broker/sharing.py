@@ -248,7 +248,7 @@ class Sharing:
         entries = [(self._who, group.mark) for group in groups[: limits.MAX_CHOICES]]
         if choice is not None:
             entries += choice.entries[: limits.MAX_CHOICES - len(entries)]
-        return Choice(entries) if entries else None
+        return Choice(entries, adopted=True) if entries else None
 
     def _life(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
@@ -285,7 +285,7 @@ class Sharing:
             if choice.retain:
                 message = Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
                 message.choice = choice
-            if choice.key and self._federation.custody.claims(choice.key, message.qos):
+            if choice.key and not choice.adopted and self._federation.custody.claims(choice.key, message.qos):
                 for mark in marks:
                     self._federation.custody.hold((choice.key, choice.sequence, mark), message)
                 marks.clear()

@@ -10,6 +10,7 @@ version is put into the words of an older one in one place, the outbox of such a
 
 from __future__ import annotations
 
+from broker.choice import FOR_ALL
 from broker.origin import MARK, ORIGIN, SIZE, STAMP_MARK, STAMP_SIZE, decode_sequence, decode_stamp, explicit
 from broker.records import DONE
 from broker.wire.varint import encode_varint, read_length
@@ -34,10 +35,6 @@ def named(versions: tuple[int, int]) -> str:
     """Return how log lines call a range of versions."""
     oldest, newest = versions
     return str(newest) if oldest == newest else f"{oldest} to {newest}"
-
-
-SHARED = b"c"
-"""What stands behind the sequence number of a message for all, some of whom are named (`broker.choice`)."""
 
 
 class OldOutbox(list[bytes]):
@@ -75,7 +72,7 @@ def for_version_1(data: bytes) -> bytes:
         if data.startswith(ORIGIN, at):
             text, behind = data[at + len(MARK) : at + SIZE], 0
             after = at + len(MARK) + (data[at + len(ORIGIN)] << 8 | data[at + len(ORIGIN) + 1])
-            alone = after > at + SIZE and data[at + SIZE : at + SIZE + 1] != SHARED
+            alone = after > at + SIZE and data[at + SIZE : at + SIZE + 1] not in FOR_ALL
             if data.startswith(STAMP_MARK, after):
                 stamp = decode_stamp(data[after : at + size])
                 alone = alone or stamp is None or stamp.restored

@@ -441,13 +441,14 @@ ONCE_BAD = {
     7004453: "a session moved while its publisher's broker was stopped, and got what was held there ahead of older messages",
     110000433: "a broker without a journal started again; one that hung had messages of before, which came behind newer ones",
     140000272: "the checker's: brokers met over a link that a cut had stopped, and that had not sent again yet",
+    7720296: "a broker was given QoS 2 for a group by one that it had never heard of, which had given that to another meanwhile",
     111001467: "over slow links the same was asked for every 0.1 s, while answers took half a second and brought all of it again",
 }
 
 
 @pytest.mark.parametrize("seed", ONCE_BAD)
 def test_once_bad(seed: int) -> None:
-    """Schedules that showed faults of routing by interest."""
+    """Schedules that showed faults, most of them of routing by interest."""
     assert run_seed(seed).violations == []
 
 

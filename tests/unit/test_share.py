@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import limits
-from broker.assignments import CLAIM, DECLINE, DENY, REPORT, STEP, UNKNOWN
+from broker.assignments import CLAIM, DECLINE, DENY, GRANT, REFUSE, REPORT, RULING, STEP, UNKNOWN
 from broker.choice import Choice, decode_choice
 from broker.ledger import encode_refs
 from broker.listings import GROUP
@@ -130,9 +130,10 @@ marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
 
 
 @given(st.lists(st.tuples(whos, marks), min_size=1, max_size=20))
-def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
-    found = decode_choice(Choice(entries).encode())
-    assert (found.entries, found.passed, found.visited) == (entries, False, ())
+@pytest.mark.parametrize("adopted", [False, True])
+def test_choices_there_and_back(adopted: bool, entries: list[tuple[bytes, bytes]]) -> None:
+    found = decode_choice(Choice(entries, adopted=adopted).encode())
+    assert (found.entries, found.passed, found.visited, found.adopted) == (entries, False, (), adopted)
 
 
 @given(whos, marks, st.booleans(), st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=limits.MAX_PASSES))
@@ -168,6 +169,10 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
         assert not names_receivers(plain)
     ((key, sequence, read),) = read_link_messages(packet, 0.0)
     assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
+    told = Choice([(FAR + bytes(4), MARK)], adopted=True).encode()
+    packet = encode_for_links(whole, KEY, 7, 0.0, told)
+    assert for_version_1(packet) == plain
+    assert len(list(read_link_messages(packet, 0.0))) == 1
     alone = Choice([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, alone)
     assert for_version_1(packet) == b""
@@ -273,8 +278,8 @@ def test_what_is_not_named_is_silent() -> None:
 
 
 def named(payload: bytes, who: bytes, sequence: int, *, qos: int = 2, choice: Choice | None = None) -> bytes:
-    """A message of broker 101 that names somebody."""
-    choice = choice or Choice([(who, MARK)])
+    """A message of broker 101 that names somebody, and that broker answers no claims."""
+    choice = choice or Choice([(who, MARK)], adopted=True)
     whole = Message(b"t", payload, qos, False, b"", None, None)
     return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
 
@@ -289,6 +294,22 @@ def test_what_is_named_is_delivered_once() -> None:
     one.send(named(b"|other life", OWN + bytes(4), 2), named(b"|other", bid(102) + bytes(4), 3))
     assert [p.payload for p in client.take_publishes()] == [b"|mine"]
     assert [payload for payload, _ in chosen(other)] == [b"mine", b"other life", b"other"]
+
+
+def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None:
+    """It may have given it to another one, as it could not reach us, before we have ever heard of it (seed 7720296)."""
+    world, (one, _) = federation()
+    client = member(world)
+    chosen_there = Choice([(ME, MARK)])
+    one.send(*[named(b"|%d" % n, ME, n, choice=chosen_there) for n in (1, 2)])
+    assert client.take_publishes() == []
+    for ruling, number in ((REFUSE, 1), (GRANT, 2)):
+        (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, MARK))])
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, RULING)) + body)))
+    world.advance(0.1)
+    assert [p.payload for p in client.take_publishes()] == [b"|2"]
+    one.send(named(b"|3", ME, 3, qos=1, choice=chosen_there))
+    assert [p.payload for p in client.take_publishes()] == [b"|3"]
 
 
 def test_who_has_no_member_any_more_passes_on() -> None:
@@ -312,7 +333,7 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
     client = member(world)
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
-    one.send(named(b"|x", b"", 1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
+    one.send(named(b"|x", b"", 1, qos=1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
     assert [p.payload for p in client.take_publishes()] == [b"|x"]
     assert ordinary.take_publishes() == []
     assert [payload for payload, _ in chosen(other)] == [b"x"]
