@@ -102,7 +102,8 @@ class Answers:
         relay = federation.relay
         top = relay.vector[asked.key].top
         past = federation.positions.past if asked.key == relay.key and relay.log.begin else None
-        numbers, looked = numbers_at(relay.log.latest(), asked.key, asked.times, top, past)
+        times = [at + relay.uncounted(asked.key) for at in asked.times]
+        numbers, looked = numbers_at(relay.log.latest(), asked.key, times, top, past)
         relay.log.looked_at = 0
         gone, found = self._logged(asked, now)
         parts: list[bytes] = []

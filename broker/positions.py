@@ -19,7 +19,7 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -129,10 +129,11 @@ class Positions:
     # ---------------------------------------------------------------- subscriptions
 
     def begin(self) -> Start | None:
-        """Return where a subscription begins that is made now; None when nothing can come that was published before."""
+        """Return where a subscription begins that is made now; None when nothing can come that was published before. Who is alone
+        may be so because its data was lost: others that were down meanwhile have logs of before."""
         node = self._node
         relay = node.relay
-        if len(relay.vector) < 2:
+        if len(relay.vector) < 2 and not node.federation.enabled:
             return None
         state = (node.counters.received_link, relay.own.top)
         starts = self._starts
@@ -269,7 +270,7 @@ class Positions:
     def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
         if entries:
-            link.send_behind(AGES, b"\0" + encode_ages(entries, now))
+            link.send_behind(AGES, b"\0" + encode_ages(entries, now, self._node.relay.uncounted))
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
         """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
@@ -312,8 +313,9 @@ class Positions:
                     self.raised(key, [start], last)
 
 
-def encode_ages(entries: list[Entry], now: float) -> bytes:
-    """Return how old messages are, as `Positions.aged` takes it."""
+def encode_ages(entries: list[Entry], now: float, uncounted: Callable[[bytes], float] = lambda key: 0.0) -> bytes:
+    """Return how old messages are, as `Positions.aged` takes it. `uncounted`: tells how much older (s) those of an origin are than
+    their entries say."""
     origins: dict[bytes, list[Entry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)
@@ -322,8 +324,9 @@ def encode_ages(entries: list[Entry], now: float) -> bytes:
     for key, found in origins.items():
         points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
         parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
+        more = uncounted(key)
         for entry in points:
-            age = max(0, min(round((now - entry.at) * 1000), 0xFFFFFFFF))
+            age = max(0, min(round((now - entry.at + more) * 1000), 0xFFFFFFFF))
             parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
     return b"".join(parts)
 

@@ -384,6 +384,7 @@ class Recovery:
     def _log(self) -> None:
         """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
         node, relay = self.node, self.node.relay
+        relay.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
         away = node.federation.absents.earliest()
         if away is not None:  # what had left the log may not have been written to its tail yet

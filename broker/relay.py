@@ -68,6 +68,7 @@ class Relay:
         self.since = federation.own.boot  # what began later we miss from its first message on; sessions may be older than we are
         self.vector: Vector = {self.key: self.own}
         self.ours = {self.key}  # and earlier starts of this broker, of which the journal has brought back messages
+        self.down = 0.0  # s for which this broker was down before it started
         self.log = MessageLog(node.counters)
         self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
         self.own_runs = 0
@@ -249,6 +250,11 @@ class Relay:
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)
+
+    def uncounted(self, key: bytes) -> float:
+        """Return how much older (s) the messages of an origin are than our log says: it does not count the time in which this broker
+        was down."""
+        return self.down if key != self.key and key in self.ours else 0.0
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
         """Begin with the origins that a neighbour knows and that are new here where that neighbour is.

@@ -8,6 +8,7 @@ import pytest
 from broker.answers import ANSWER, PIECE
 from broker.listings import Listings
 from broker.streams import PATIENCE
+from tests.sim.disk import Disk
 from tests.sim.test_moving import Client, Row
 
 RATE = 0.01
@@ -137,3 +138,40 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     feed.end()
     assert not feed.since(since) - set(client.payloads), "lost"
     assert not set(client.payloads) - feed.since(since - 0.1), "from before"
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> None:
+    """The log of the publisher's broker does not count the time in which it was down: to a subscription that was made meanwhile what
+    is in it is older all the same."""
+    row = Row(3, routing=routing, meshed=True)
+    for index in (0, 2):
+        row.host(index).kill()
+        disk = Disk(row.world, row.host(index), sync=False)
+        row.world.on_start.append(lambda host, disk=disk: disk.started() if host is disk.host else None)
+        row.host(index).start()
+    row.join()
+    row.connect(2, "other").subscribe("other")
+    first, _ = subscribed(row, 1, expiry=0)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    feed.ended = True
+    row.run(0.05)
+    assert set(first.payloads) == set(feed.sent)
+    for index in (0, 1, 2):
+        row.host(index).kill()
+    row.run(1.0)
+    row.host(1).start()
+    row.run(2.0)
+    second, _ = subscribed(row, 1, expiry=0)
+    row.run(1.0)
+    row.host(2).start()
+    row.run(0.5)
+    row.host(0).start()
+    row.join()
+    row.run(2.0)
+    assert not second.payloads
+    later = Feed(row, 0)
+    row.run(0.2)
+    later.end()
+    assert second.payloads == sorted(later.sent)
