@@ -52,9 +52,12 @@ MAX_QUESTIONS = 16
 """questions to one origin whose answers are still taken: over a slow link they come later than the next question is asked, and
 who took the last one's alone would never get any further. As many as are asked within PATIENCE."""
 
-HOLD = 5.0
-"""s; longest wait for an origin that is gone: a split that is shorter leaves order whole. What came meanwhile is delivered then,
-and what is missing later, should it come."""
+SPLIT, RELINK = 5.0, 3.5
+"""s; a split that is shorter leaves order whole; and after a split, until brokers are linked again: a dial that was begun before
+its end times out first (3 s), and the next one follows."""
+
+HOLD = SPLIT + RELINK
+"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is missing later, should it come."""
 
 PATIENCE = 30.0
 """s; the same for one that is there and does not answer: what it cannot say now, it cannot publish now."""
@@ -503,7 +506,7 @@ class Streams:
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
         stream.refused = subtract(stream.refused, settled)
-        waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - HOLD, now)
+        waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now)
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)
         stream.settled = max(stream.settled, top)

@@ -29,6 +29,11 @@ def test_what_has_left_the_log_may_be_on_its_way() -> None:
     assert run_strain(97000292).violations == []
 
 
+def test_a_dial_of_a_split_fails_after_it() -> None:
+    """The split lasts three seconds, and the dial that was begun in it three more: what came meanwhile waits for that, too."""
+    assert run_strain(152000176).violations == []
+
+
 @pytest.mark.parametrize("seed", [150000611, 150000753, 160000134, 160001636])
 def test_what_follows_waits_for_what_is_on_its_way(seed: int) -> None:
     """A slow link is not taken any more; of two large messages the log has the second alone, and the first is on that link. As it
