@@ -314,8 +314,8 @@ class Positions:
 
 
 def encode_ages(entries: list[Entry], now: float, uncounted: Callable[[bytes], float] = lambda key: 0.0) -> bytes:
-    """Return how old messages are, as `Positions.aged` takes it. `uncounted`: tells how much older (s) those of an origin are than
-    their entries say."""
+    """Return how old messages are, as `Positions.aged` takes it. `uncounted`: tells how much older (s) those of an origin are
+    than their entries say."""
     origins: dict[bytes, list[Entry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)

@@ -252,8 +252,8 @@ class Relay:
         self.ours.add(key)
 
     def uncounted(self, key: bytes) -> float:
-        """Return how much older (s) the messages of an origin are than our log says: it does not count the time in which this broker
-        was down."""
+        """Return how much older (s) the messages of an origin are than our log says: it does not count the time in which this
+        broker was down."""
         return self.down if key != self.key and key in self.ours else 0.0
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:

@@ -57,7 +57,8 @@ SPLIT, RELINK = 5.0, 3.5
 its end times out first (3 s), and the next one follows."""
 
 HOLD = SPLIT + RELINK
-"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is missing later, should it come."""
+"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is missing later,
+should it come."""
 
 PATIENCE = 30.0
 """s; the same for one that is there and does not answer: what it cannot say now, it cannot publish now."""

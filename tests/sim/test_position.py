@@ -142,8 +142,8 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> None:
-    """The log of the publisher's broker does not count the time in which it was down: to a subscription that was made meanwhile what
-    is in it is older all the same."""
+    """The log of the publisher's broker does not count the time in which it was down: to a subscription that was made meanwhile
+    what is in it is older all the same."""
     row = Row(3, routing=routing, meshed=True)
     for index in (0, 2):
         row.host(index).kill()
