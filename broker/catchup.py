@@ -3,7 +3,8 @@
 A broker that has just started, or was cut off, serves clients before it knows anybody's groups. What it publishes is in its log.
 For each group it keeps in mind for which of its own messages the group was known (covered). When a broker tells of a group, and
 not all messages in the log are covered, it is asked how old the group is; then what was published since and is not covered is
-given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake.
+given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake; and what is for
+them stays here, though it leaves the log: large messages empty that before an answer has come behind them over a slow link.
 
     to one broker   ASK: marks          TOLD: mark, u32 age (ms) for each
 """
@@ -47,7 +48,7 @@ _ITEM = MARK_SIZE + 4
 class Job:
     """Groups of one broker that are being caught up."""
 
-    __slots__ = ("broker", "entries", "first", "last", "marks", "trie")
+    __slots__ = ("broker", "entries", "first", "last", "looked", "marks", "missed", "trie")
 
     def __init__(self, broker: bytes, marks: dict[bytes, float]) -> None:
         """`marks`: with when (s) each group began."""
@@ -56,13 +57,28 @@ class Job:
         self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
         self.entries: Iterator[Entry] = iter(())  # to look at
         self.last: Entry | None = None  # of these
+        self.missed: deque[Entry] = deque()  # and what has left the log and comes before these
+        self.looked: dict[bytes, int] = {}  # origin -> the number up to which all has been looked at
         self.first: dict[tuple[bytes, bytes], int] = {}  # mark, origin -> the lowest number that the group is owed
+
+    def next(self) -> Entry | None:
+        """Return what is to be looked at next, None when there is no more for now. Those of an origin come in their order."""
+        while entry := self.missed.popleft() if self.missed else next(self.entries, None):
+            if entry.sequence > self.looked.get(entry.key, 0):
+                self.looked[entry.key] = entry.sequence
+                return entry
+        return None
+
+    def drops(self, entry: Entry) -> None:
+        """Note that an entry leaves the log."""
+        if self.trie is not None and entry.sequence > self.looked.get(entry.key, 0):
+            self.missed.append(entry)
 
 
 class Catchup:
     """For which messages of ours each group was known, and what is given to groups late."""
 
-    __slots__ = ("_asked", "_covered", "_federation", "_jobs", "_node", "_since", "_timer")
+    __slots__ = ("_asked", "_covered", "_federation", "_jobs", "_kept", "_node", "_since", "_size", "_timer", "_watches")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -71,6 +87,9 @@ class Catchup:
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
         self._asked: dict[bytes, dict[bytes, tuple[float, float]]] = {}  # broker -> mark -> when first, and last (s)
         self._jobs: deque[Job] = deque()
+        self._kept: deque[Entry] = deque()  # of what has left the log: what is for groups that wait for what is old
+        self._size = 0  # bytes
+        self._watches = False  # what leaves the log
         self._timer: Timer | None = None
         federation.listings.receive(ASK, self._ask_received)
         federation.listings.receive(TOLD, self._told_received)
@@ -163,7 +182,32 @@ class Catchup:
         """Ask a broker how old its group is; its members get nothing new before it has said so and they have the old."""
         now = self._node.now
         self._asked.setdefault(broker_id, {})[mark] = (now, float("-inf"))
+        if not self._watches:
+            self._watches = True
+            self._federation.relay.log.dropped.append(self._dropped)
         self._soon(now)
+
+    def _dropped(self, entry: Entry, position: int) -> None:
+        """Keep an entry that leaves the log while groups wait for what is old, if it is for one; the oldest make room."""
+        federation = self._federation
+        if entry.key not in federation.relay.ours or not entry.qos or not federation.sharing.waits(entry.topic.decode()):
+            return
+        self._kept.append(entry)
+        self._size += entry.size
+        if self._jobs:
+            self._jobs[0].drops(entry)
+        while self._size > limits.SPARED_BYTES and len(self._kept) > 1:
+            oldest = self._kept.popleft()
+            self._size -= oldest.size
+            self._node.counters.log_unspared += oldest.count
+
+    def _rest(self) -> None:
+        """No group waits for what is old any more."""
+        if self._watches:
+            self._watches = False
+            self._federation.relay.log.dropped.remove(self._dropped)
+            self._kept.clear()
+            self._size = 0
 
     def forget(self, broker_id: bytes, mark: bytes) -> None:
         """A broker has no member of a group any more, or cannot be reached."""
@@ -201,6 +245,8 @@ class Catchup:
             self._soon(now + PAUSE)
         elif self._asked:
             self._soon(now + RETRY)
+        else:
+            self._rest()
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) % MARK_SIZE or len(body) > limits.MAX_CHOICES * MARK_SIZE:
@@ -242,9 +288,9 @@ class Catchup:
         given, looks = 0, LOOKS
         while given < STEP and looks > 0:
             looks -= 1
-            entry = next(job.entries, None)
+            entry = job.next()
             if entry is None and self._gather(job, float("-inf")):
-                entry = next(job.entries, None)
+                entry = job.next()
             if entry is None:
                 self._end(job)
                 return True
@@ -257,6 +303,7 @@ class Catchup:
         log, last = self._federation.relay.log, job.last
         if last is None:
             job.entries = chain.from_iterable(log.pieces(since))
+            job.missed.extend(entry for entry in self._kept if entry.at >= since)
         else:
             job.entries = iter(list(takewhile(lambda entry: entry is not last and entry.at >= last.at, log.latest()))[::-1])
         job.last = next(log.latest(), None)

@@ -158,14 +158,19 @@ class Custody:
         ref = ref_of(outgoing.message, outgoing.group.mark)
         if ref is None:
             return
-        if not kept or session.conn is None:
+        if not kept or self._stays(session):
             self._given.pop(ref, None)
             self._say(DONE, ref)
             return
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
-        if outgoing.qos == 2 and self._node.durability is not None:
+        if outgoing.qos == 2 and session.conn is not None and self._node.durability is not None:
             session.conn.gate = self._node.durability.mark + 1  # that it was taken is known for good before the client has it
+
+    def _stays(self, session: Session) -> bool:
+        """Whether what waits in a session is that session's: its client is away, and no other broker is taking it. What comes
+        after it was encoded for that one does not go along, and is given back when it ends here."""
+        return session.conn is None and not self._node.moving.leaves(session.client_id)
 
     @property
     def guards(self) -> bool:
@@ -287,7 +292,7 @@ class Custody:
     def _check(self, now: float) -> None:
         """Sessions whose clients are away have what they have; claims that nobody answered are repeated."""
         for ref, (session, _) in list(self._given.items()):
-            if session.conn is None:
+            if self._stays(session):
                 del self._given[ref]
                 self._say(DONE, ref)
         for ref, (message, at) in list(self._claimed.items()):

@@ -63,6 +63,8 @@ longer, and what is held from them until it ends comes from the log."""
 COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
 takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
+LONGEST = limits.MOVE_LONGEST - limits.MOVE_TIME
+"""s that its taker's client waits for this at most."""
 MERGE_TIME = 30.0
 """s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody
 waits for it. What has not come then the newer session's broker asks for."""
@@ -123,7 +125,7 @@ class Export:
 class Giving:
     """Sessions of ours that others take, and those that they took."""
 
-    __slots__ = ("_asked", "_exports", "_federation", "_given", "_node", "_number", "_spared", "size")
+    __slots__ = ("_asked", "_exports", "_federation", "_given", "_never", "_node", "_number", "_spared", "size")
 
     def __init__(self, node: Node, federation: Federation, spared: Spared) -> None:
         self._node = node
@@ -134,6 +136,7 @@ class Giving:
         self._spared = spared
         self._given: dict[str, Given] = {}
         self._asked: dict[str, tuple[int, float]] = {}  # client -> stamp of who waits for its session to be complete, since when
+        self._never: dict[bytes, Ranges] = {}  # with flooding: what was waited for, and did not come
 
     # ---------------------------------------------------------------- our own clients
 
@@ -229,13 +232,30 @@ class Giving:
         since = self._asked[client_id][1]
         vector = self._node.relay.vector
         waited = now - since
-        known = {key: window for key, window in need.items() if key in vector and self._comes(key, waited, merge)}
-        if (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or only(known, offered(vector)):
+        if not merge and not self._federation.interest.selective:
+            waits = self._on_its_way(need, waited)
+        else:
+            known = {key: window for key, window in need.items() if key in vector and self._comes(key, waited, merge)}
+            waits = (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or bool(only(known, offered(vector)))
+        if waits:
             if len(self._asked) > limits.MAX_MOVES:
                 del self._asked[next(iter(self._asked))]
             return True
         del self._asked[client_id]
         return False
+
+    def _on_its_way(self, need: Vector, waited: float) -> bool:
+        """Whether something of `need` is still to come, with flooding: over links, behind what they carry, whether or not its
+        origin is there. What did not come as long as a client waits (a message that had expired is not replayed) is not waited
+        for again."""
+        vector = self._node.relay.vector
+        lacks = uncovered(need, dict.fromkeys(need, Window(0, 0.0)), offered(vector))
+        lacks = {key: rest for key, ranges in lacks.items() if (rest := subtract(ranges, self._never.get(key, [])))}
+        if lacks and waited >= LONGEST:
+            self._never = {key: intersect(old, vector[key].lacks) for key, old in self._never.items() if key in vector}
+            for key in lacks.keys() & vector.keys():
+                self._never[key] = merge([*self._never.get(key, ()), *lacks[key]])[-limits.MAX_GAPS :]
+        return bool(lacks)
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether what is missing of an origin comes, if it can be had at all, and is to be waited for."""
@@ -244,8 +264,10 @@ class Giving:
         if listing is not None and listing.via is not None and listing.boot == boot:
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         stream = self._node.relay.vector[key].stream
-        if not merge or stream is None:
+        if not merge:
             return False
+        if stream is None:  # links bring it, if they have it
+            return waited < MERGE_AWAY
         return waited < (MERGE_TIME if self._federation.streams.reachable(stream) else MERGE_AWAY)
 
     def _answer(self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
@@ -294,9 +316,11 @@ class Giving:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
         if request == REST and not export.rest:
-            if self._lacks(client_id, stamp, need, now) and now < export.began + limits.MOVE_LONGEST - limits.MOVE_TIME:
-                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
-                self._answer(sender, COMING, stamp, client_id)
+            late = now >= export.began + LONGEST
+            if self._lacks(client_id, stamp, need, now) and not (late and self._federation.interest.selective):
+                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again; with
+                # flooding nobody else can be asked for it, so at last the client begins anew, and this is added when it is whole.
+                self._answer(sender, NOTHING if late else COMING, stamp, client_id)
                 return
             export.rest = self._rest(session, export, now)
             self.size += len(export.rest)
@@ -449,11 +473,32 @@ def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
     does not know."""
     found = {}
     ranges = [ranges_of(vector) for vector in seen]
-    for key, window in need.items():
+    for key, needed in ranges_of(need).items():
         has = merge([pair for known in ranges for pair in known.get(key, ())])
-        if key in seen[0] and window.top and (lacks := subtract([(1, window.top)], has)):
+        if key in seen[0] and (lacks := subtract(needed, has)):
             found[key] = lacks
     return found
+
+
+def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
+    """Return the numbers of messages, by origin. Raises MalformedPacket: no origin."""
+    numbers: dict[bytes, Ranges] = {}
+    for key, sequence in found:
+        split_key(key)
+        numbers.setdefault(key, []).append((sequence, sequence))
+    return {key: merge(pairs) for key, pairs in numbers.items()}
+
+
+def unlogged(vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]) -> Vector:
+    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after its subscriptions (`before`),
+    and was not `found` in our log: large messages empty that in milliseconds, and the session's broker gets it behind these."""
+    has = numbered((key, number) for key, number, _ in found)
+    left: dict[bytes, Ranges] = {}
+    for key, ranges in behind(only(vector, seen, held=False), before).items():
+        begin = vector[key].begin
+        if rest := subtract(ranges, merge([*has.get(key, ()), *([(1, begin)] if begin else ())])):
+            left[key] = rest
+    return vector_of(left)
 
 
 def whole(*seen: Vector) -> dict[bytes, int]:

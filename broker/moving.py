@@ -26,7 +26,7 @@ sees an entry with a newer stamp than its own session has (of equal ones that of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -51,17 +51,19 @@ from broker.giving import (
     behind,
     end_quietly,
     heard,
+    numbered,
     old_state,
     say,
     seen_by_both,
     uncovered,
+    unlogged,
     whole,
 )
 from broker.listings import CLIENT
 from broker.log import read_link_messages
 from broker.merging import Merging, lacking
 from broker.message import Message, size_of
-from broker.origin import Ranges, Vector, decode_vector, encode_vector, merge, split_key, subtract
+from broker.origin import Vector, decode_vector, encode_vector, subtract
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.parts import Added
 from broker.session import Session, SharedOutgoing
@@ -527,13 +529,20 @@ class Moving:
         here = offered(node.relay.vector)
         self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
         self._federation.repeats.add(session, lacking(state.given, here))
-        if selective and any(split_shared(s[0])[0] is None for s in state.subscriptions):
+        ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
+        if selective and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
             pull.state, pull.since = SETTLING, now
             if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
                 self._known(pull, now)
             return
-        for key, number, message in self._since(pull.seen, now - limits.LOG_AGE):
+        found = list(self._since(pull.seen, now - limits.LOG_AGE))
+        pull.dropped = unlogged(node.relay.vector, pull.seen, state.before, found)
+        if ordinary and pull.dropped:
+            pull.state, pull.since = RESTING, now
+            self._ask(pull)
+            return
+        for key, number, message in found:
             self.offer(session, key, number, message)
         self._close(pull, now)
 
@@ -578,8 +587,10 @@ class Moving:
         all_up_to, holds = whole(pull.seen, seen), self._federation.streams.holds  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
         found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
-        self._had(session, found)
-        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, pull.began - LATE)}
+        # It is ahead of those here.
+        self._federation.repeats.add(session, lacking(numbered(found), offered(self._node.relay.vector)))
+        horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
+        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, horizon)}
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
@@ -594,15 +605,6 @@ class Moving:
                 self._federation.streams.fetch(session, key, lacks)
 
     # ---------------------------------------------------------------- taking: the end
-
-    def _had(self, session: Session, found: Iterable[tuple[bytes, int]]) -> None:
-        """Note what a session gets from its holder ahead of those here. Raises MalformedPacket."""
-        rest: dict[bytes, Ranges] = {}
-        for key, sequence in found:
-            split_key(key)
-            rest.setdefault(key, []).append((sequence, sequence))
-        had = {key: merge(pairs) for key, pairs in rest.items()}
-        self._federation.repeats.add(session, lacking(had, offered(self._node.relay.vector)))
 
     def _close(self, pull: Pull, now: float) -> None:
         if pull.handshake.conn.closed or pull.handshake.conn.closing:

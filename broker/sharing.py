@@ -197,6 +197,10 @@ class Sharing:
 
     # ---------------------------------------------------------------- published here
 
+    def waits(self, topic: str) -> bool:
+        """Whether members elsewhere of a group for a topic wait for what is older (`broker.catchup`)."""
+        return any(standing.pending for pool in self._trie.match(topic) for standing in pool.brokers.values())
+
     def publish(self, route: Route, message: Message) -> None:
         """Deliver and pass on what is published here."""
         groups, choice = self._choose(route)

@@ -27,8 +27,8 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "handshake", "heard", "holder", "hops", "left", "parts", "seen", "session", "since", "stamp",
-        "start", "state", "told", "waiting", "work",
+        "began", "client_id", "dropped", "handshake", "heard", "holder", "hops", "left", "parts", "seen", "session", "since",
+        "stamp", "start", "state", "told", "waiting", "work",
     )  # fmt: skip
 
     def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
@@ -47,6 +47,7 @@ class Pull:
         self.waiting = 0  # and what of that waited
         self.start: Start | None = None  # what is published behind it comes here,
         self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
+        self.dropped: Vector = {}  # with flooding: what has been here, but not at the holder, and is in our log no more
 
     def slow(self, last_heard: float) -> bool:
         """Whether the links to the holder are slow, rather than it silent: something has come over them (s) since it was asked.
@@ -56,4 +57,4 @@ class Pull:
     @property
     def need(self) -> Vector:
         """What has to have come to the session at its holder."""
-        return need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
+        return self.dropped or need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
