@@ -201,6 +201,11 @@ class Catchup:
             self._size -= oldest.size
             self._node.counters.log_unspared += oldest.count
 
+    @property
+    def keeps(self) -> int:
+        """Bytes that have left the log and are for groups that wait for what is old."""
+        return self._size
+
     def _rest(self) -> None:
         """No group waits for what is old any more."""
         if self._watches:

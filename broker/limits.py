@@ -278,7 +278,7 @@ LOG_KEPT_BYTES = 512 * 1024 * 1024
 
 SPARED_BYTES = 128 * 1024 * 1024
 """bytes of what has left the log and is kept for sessions on their way: of one of them, MAX_QUEUED_BYTES may wait and twice that
-be in the log while it moves. The oldest go first [log_unspared]."""
+be in the log while it moves; and as many for shared subscriptions just known. The oldest go first [log_unspared]."""
 
 PARTED_TIME = 5.0
 """s for which the log is kept for a broker whose link broke, or that is back: by then it has found another way, and asked.

@@ -10,7 +10,7 @@ nobody else knows it, or that wants a clean start, is accepted at once. Else its
                 COVERING  waits until all that the session was offered there has been here
                 RESTORING subscribes, in steps; then takes from its log what was here and not there
                 SETTLING  routing by interest: waits until the others know
-                RESTING   REST ->                      what came there meanwhile, from its log
+                RESTING   REST ->                      what came there meanwhile, from its log (flooding: if ours lacks some)
                           <- parts
                 CLOSING   DONE ->                      forgets the session
                           <- ENDED
@@ -20,8 +20,8 @@ A holder that does not know of the client: NOTHING; that knows who has its sessi
 whose parts wait behind messages: COMING. One that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
 
 Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
-A message is offered to the session by the holder if the holder had it at TAKE, else by the taker: never by both. A broker that
-sees an entry with a newer stamp than its own session has (of equal ones that of the higher id) ends that session.
+A message is offered to the session by the holder if the holder had it at TAKE, else by the taker, from its log or the holder's.
+A broker that sees an entry with a newer stamp than its own session has (of equal ones that of the higher id) ends that session.
 """
 
 from __future__ import annotations

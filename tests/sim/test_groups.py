@@ -11,6 +11,7 @@ import pytest
 from broker import limits
 from broker.access import Access
 from broker.aclfile import parse_rules
+from broker.catchup import Catchup
 from broker.choice import Choice
 from broker.fanout import Route
 from broker.message import Message
@@ -19,6 +20,7 @@ from broker.wire.properties import Property
 from routing.share import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import quiet, run_seed
+from tests.sim.test_moving import Row
 from tests.sim.world import World
 
 Patch = pytest.MonkeyPatch
@@ -311,3 +313,56 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
         if found >= kinds:
             break
     assert found >= kinds
+
+
+@pytest.mark.parametrize("at", [0.056, 0.057, 0.06])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_a_member_moves_while_it_is_given_messages(routing: str, at: float) -> None:
+    """What its first broker is granted for it, when the session has been encoded for the next one, comes to it there."""
+    row = Row(2, routing=routing)
+    work = row.connect(0, "work")
+    work.subscribe("$share/g/t")
+    publishers = [row.connect(0, "p"), row.connect(1, "q")]
+    sent = [b"%d" % number for number in range(120)]
+    for number, payload in enumerate(sent):
+        row.world.after(0.05 + number * 0.0001, publishers[number % 2].publish, "t", payload)
+    row.run(at)
+    there = row.connect(1, "work")
+    assert there.present
+    row.until(lambda: len(work.payloads) + len(there.fresh(work.payloads)) >= len(sent), 10.0)
+    row.run(1.0)
+    assert Counter([*work.payloads, *there.fresh(work.payloads)]) == dict.fromkeys(sent, 1)
+    assert not sum(row.node(index).counters.shared_undelivered for index in (0, 1))
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -> None:
+    """The question for its age is lost, and is repeated after a second; meanwhile the log is emptied by large messages."""
+    lost: list[bytes] = []
+    heard = Catchup._ask_received
+
+    def deaf(self: Catchup, sender: bytes, body: bytes, now: float) -> None:
+        if lost:
+            heard(self, sender, body, now)
+        lost.append(body)
+
+    monkeypatch.setattr(Catchup, "_ask_received", deaf)
+    row = Row(2, routing=routing)
+    row.world.rate, row.world.window = 1.25e8, 1 << 20
+    publisher = row.connect(1, "p")
+    row.world.partition([(0,)])
+    row.run(5.0)
+    work = row.connect(0, "work")
+    work.subscribe("$share/g/t")
+    publisher.publish("t", b"old", b"older", qos=1)
+    row.world.heal()
+    row.until(lambda: lost, 20.0)
+    log = row.node(1).relay.log
+    publisher.publish("large", bytes(40_000_000), bytes(40_000_000), b"end", qos=1)
+    row.until(lambda: len(log) <= 3, 0.9)
+    assert len(lost) == 1 and not work.payloads
+    row.until(lambda: len(work.payloads) == 2)
+    assert work.payloads == [b"old", b"older"]
+    row.run(2.0)
+    assert not row.node(1).federation.catchup.keeps
+    assert row.node(1).counters.log_unspared == 0

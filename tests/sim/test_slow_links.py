@@ -7,6 +7,7 @@ import pytest
 from broker import limits
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
+from tests.sim.test_moving import Row
 
 MBIT = 125_000.0
 """bytes/s"""
@@ -102,3 +103,29 @@ def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: st
     lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
     assert bool(lines) == bool(acked - got) == (count > 16)
     assert all(f" {acked - got} messages from here that it lacked" in text for text in lines)
+
+
+def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
+    """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its client comes from b2, where it is
+    behind a large message, as is the request for the session."""
+    row = Row(routing="flood")
+    world = row.world
+    world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
+    world.limit_rate(0, 2, 100 * MBIT)
+    client = row.connect(2)
+    client.subscribe("t")
+    publishers = [row.connect(1, f"p{number}") for number in range(3)]
+    log = row.node(1).relay.log
+    publishers[0].publish("large", bytes(10 * MB))
+    row.until(lambda: len(log) == 1)
+    sent = [b"%d" % number for number in range(5)]
+    publishers[1].publish("t", *sent)
+    publishers[2].publish("large", bytes(40 * MB))
+    row.until(lambda: log.size > 40 * MB and len(log) == 1)
+    assert not client.payloads
+    client.cut()
+    back = row.client(1)
+    row.until(lambda: back.connacks, 10.0)
+    row.run(10.0)
+    assert back.present and back.payloads == sent
+    assert sum(row.node(index).counters.log_unspared for index in range(3)) == 0
