@@ -63,8 +63,6 @@ longer, and what is held from them until it ends comes from the log."""
 COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
 takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
-LONGEST = limits.MOVE_LONGEST - limits.MOVE_TIME
-"""s that its taker's client waits for this at most."""
 MERGE_TIME = 30.0
 """s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody
 waits for it. What has not come then the newer session's broker asks for."""
@@ -224,44 +222,67 @@ class Giving:
         else:
             self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), need, now)
 
-    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float, *, merge: bool = False) -> bool:
+    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float, *, merge: bool = False, late: bool = False) -> bool:
         """Whether something is still to come to a session that was published before its taker's subscriptions (`need`), and has
-        not been waited for too long. A link may have swallowed it, and nobody knows yet."""
+        not been waited for too long (`late`). A link may have swallowed it, and nobody knows yet."""
         if self._asked.get(client_id, (0, now))[0] != stamp:
             self._asked[client_id] = (stamp, now)
         since = self._asked[client_id][1]
         vector = self._node.relay.vector
         waited = now - since
         if not merge and not self._federation.interest.selective:
-            waits = self._on_its_way(need, waited)
+            waits = self._on_its_way(need, waited, late)
         else:
             known = {key: window for key, window in need.items() if key in vector and self._comes(key, waited, merge)}
             waits = (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or bool(only(known, offered(vector)))
-        if waits:
+        if waits and not late:
             if len(self._asked) > limits.MAX_MOVES:
                 del self._asked[next(iter(self._asked))]
             return True
         del self._asked[client_id]
         return False
 
-    def _on_its_way(self, need: Vector, waited: float) -> bool:
-        """Whether something of `need` is still to come, with flooding: over links, behind what they carry, whether or not its
-        origin is there. What did not come as long as a client waits (a message that had expired is not replayed) is not waited
-        for again."""
+    def _on_its_way(self, need: Vector, waited: float, late: bool) -> bool:
+        """Whether something of `need` is still to come, with flooding: over links, behind what they carry, though its origin may
+        be gone. What newer messages have overtaken comes soon, in a replay, or not at all: one that had expired is not replayed.
+        What did not come no later move waits for."""
         vector = self._node.relay.vector
-        lacks = uncovered(need, dict.fromkeys(need, Window(0, 0.0)), offered(vector))
-        lacks = {key: rest for key, ranges in lacks.items() if (rest := subtract(ranges, self._never.get(key, [])))}
-        if lacks and waited >= LONGEST:
-            self._never = {key: intersect(old, vector[key].lacks) for key, old in self._never.items() if key in vector}
-            for key in lacks.keys() & vector.keys():
-                self._never[key] = merge([*self._never.get(key, ()), *lacks[key]])[-limits.MAX_GAPS :]
-        return bool(lacks)
+        lacks = uncovered(need, dict.fromkeys(need, Window(0, 0.0)), self._offered())
+        overtaken = {key: subtract(ranges, [(vector[key].top + 1, LAST)]) for key, ranges in lacks.items() if key in vector}
+        lasts = {key: ranges for key, ranges in lacks.items() if ranges != overtaken.get(key)}
+        if waited < COMPLETE_TIME and not late and any(key in vector for key in lacks):
+            return True
+        if not late and any(self._there(key) for key in lasts):
+            return True
+        self._gave_up(overtaken)
+        if lasts:
+            self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))  # this move's taker hears that it lacks them
+        return False
+
+    def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:
+        vector = self._node.relay.vector
+        self._never = {key: intersect(old, vector[key].lacks) for key, old in self._never.items() if key in vector}
+        for key, ranges in lacks.items():
+            if ranges and key in vector:
+                self._never[key] = merge([*self._never.get(key, ()), *ranges])[-limits.MAX_GAPS :]
+
+    def _offered(self) -> Vector:
+        """Return what has come to the sessions here, or does not come any more."""
+        seen = offered(self._node.relay.vector)
+        for key, never in self._never.items():
+            if never and key in seen:
+                seen |= vector_of({key: merge([*ranges_of({key: seen[key]}).get(key, ()), *never])})
+        return seen
+
+    def _there(self, key: bytes) -> bool:
+        """Whether an origin can be reached."""
+        broker_id, boot = split_key(key)
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        return listing is not None and listing.via is not None and listing.boot == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether what is missing of an origin comes, if it can be had at all, and is to be waited for."""
-        broker_id, boot = split_key(key)
-        listing = self._federation.listings.directory.listings.get(broker_id)
-        if listing is not None and listing.via is not None and listing.boot == boot:
+        if self._there(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         stream = self._node.relay.vector[key].stream
         if not merge:
@@ -316,11 +337,10 @@ class Giving:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
         if request == REST and not export.rest:
-            late = now >= export.began + LONGEST
-            if self._lacks(client_id, stamp, need, now) and not (late and self._federation.interest.selective):
-                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again; with
-                # flooding nobody else can be asked for it, so at last the client begins anew, and this is added when it is whole.
-                self._answer(sender, NOTHING if late else COMING, stamp, client_id)
+            longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
+            if self._lacks(client_id, stamp, need, now, late=now >= longest):
+                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
+                self._answer(sender, COMING, stamp, client_id)
                 return
             export.rest = self._rest(session, export, now)
             self.size += len(export.rest)
@@ -407,7 +427,7 @@ class Giving:
     def _rest(self, session: Session, export: Export, now: float) -> bytes:
         """Encode what came since the session was encoded and is not in it, and how far that is all."""
         relay = self._node.relay
-        seen = encode_vector(offered(relay.vector))
+        seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
         for entry in relay.log.those(only(relay.vector, export.seen), export.began - LATE):
             if any(session.wanting(entry.topic.decode())):

@@ -337,11 +337,13 @@ class Moving:
         elif self._has_to_wait(pull) and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
             self._ask(pull)
         elif pull.state in (ASKING, RESTING):
-            self._node.counters.sessions_unmoved += 1
-            client = shorten(pull.client_id)
-            self._federation.log("warning", f"client {client}: the broker that has its session does not answer; it begins anew")
-            self._drop(pull)
-            self._finish(pull, now)
+            self._begin_anew(pull, "the broker that has its session does not answer")
+
+    def _begin_anew(self, pull: Pull, why: str) -> None:
+        self._federation.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
+        self._node.counters.sessions_unmoved += 1
+        self._drop(pull)
+        self._finish(pull, self._node.now)
 
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
@@ -449,27 +451,23 @@ class Moving:
             self._work(pull, self._read(pull, data))
             return
         try:
-            self._take_rest(pull, data, now)
-            self._close(pull, now)
+            if self._take_rest(pull, data, now):
+                self._close(pull, now)
+            else:  # nobody else can be asked: its session is added to the new one when it is whole
+                self._begin_anew(pull, "the broker that has its session waits for some of it")
         except WireError as error:
-            self._unreadable(pull, error)
+            self._begin_anew(pull, f"its session cannot be read: {error.message}")
 
     def _work(self, pull: Pull, work: Iterator[int]) -> None:
         """Do something in steps, unless the move ends or begins again meanwhile."""
         pull.work = work
         self._node.turns.go(work, lambda: pull.work is not work)
 
-    def _unreadable(self, pull: Pull, error: WireError) -> None:
-        self._federation.log("warning", f"client {shorten(pull.client_id)}: its session cannot be read: {error.message}")
-        self._node.counters.sessions_unmoved += 1
-        self._drop(pull)
-        self._finish(pull, self._node.now)
-
     def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
         try:
             taken = yield from decoding(data, self._node.now)
         except WireError as error:
-            self._unreadable(pull, error)
+            self._begin_anew(pull, f"its session cannot be read: {error.message}")
             return
         if taken.owner != pull.handshake.owner:
             self._refuse(pull)
@@ -577,17 +575,18 @@ class Moving:
             pull.state, pull.since = RESTING, now
             self._ask(pull)
 
-    def _take_rest(self, pull: Pull, data: bytes, now: float) -> None:
-        """Offer the session what came to its holder, and not to us, since it was encoded."""
+    def _take_rest(self, pull: Pull, data: bytes, now: float) -> bool:
+        """Offer the session what came to its holder, and not to us, since it was encoded; False: some of `dropped` is missing."""
         session = pull.session
         if session is None:
-            return
+            return True
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)
+        if (left := uncovered(pull.need, pull.seen, seen)) and pull.dropped:
+            return False
         all_up_to, holds = whole(pull.seen, seen), self._federation.streams.holds  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
         found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
-        # It is ahead of those here.
         self._federation.repeats.add(session, lacking(numbered(found), offered(self._node.relay.vector)))
         horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
         found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, horizon)}
@@ -600,9 +599,10 @@ class Moving:
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
         given = self.merging.given(session)  # the holder's log may have some of what it holds, and has not been through
-        for key, ranges in uncovered(pull.need, pull.seen, seen).items():
+        for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
                 self._federation.streams.fetch(session, key, lacks)
+        return True
 
     # ---------------------------------------------------------------- taking: the end
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker import limits
+from broker.giving import COMPLETE_TIME
+from broker.wire import Property, Publish
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.test_moving import Row
@@ -129,3 +131,33 @@ def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
     row.run(10.0)
     assert back.present and back.payloads == sent
     assert sum(row.node(index).counters.log_unspared for index in range(3)) == 0
+
+
+def test_no_move_waits_twice_for_what_does_not_come() -> None:
+    """A message has expired when the broker that missed it is back, and has left all logs when clients move away from there."""
+    row = Row(routing="flood")
+    world = row.world
+    world.rate, world.window = 1.25e8, 1 << 20
+    clients = [row.connect(2, name) for name in ("c", "d")]
+    for client in clients:
+        client.subscribe("t")
+    publisher = row.connect(1, "p")
+    world.partition([(2,)])
+    row.run(3.0)
+    publisher.send(Publish("t", b"expired", 1, packet_id=99, properties={Property.MESSAGE_EXPIRY_INTERVAL: 1}))
+    row.run(3.0)
+    world.heal()
+    row.join()
+    publisher.publish("t", b"sent")
+    row.until(lambda: clients[0].payloads == [b"sent"], 20.0)
+    publisher.publish("large", bytes(50 * MB), bytes(MB))
+    row.until(lambda: row.node(1).relay.log.begin > 50 * MB, 20.0)
+    waited = []
+    for client, name in zip(clients, "cd", strict=True):
+        client.cut()
+        began = world.now
+        back = row.client(1, name)
+        row.until(lambda: back.connacks, 10.0)  # noqa: B023
+        assert back.present
+        waited.append(world.now - began)
+    assert waited[0] >= COMPLETE_TIME > 1.0 > waited[1]
