@@ -217,7 +217,7 @@ class Stream:
         it on to nobody here, as the way had changed by then."""
         window = self.window
         on_way = intersect(gone, merge([*window.history, *window.lacks]))
-        ahead = intersect(on_way, [(self.done + 1, LAST)])
+        ahead = subtract(intersect(on_way, [(self.done + 1, LAST)]), self.here())
         first, self.gone_since = not self.gone_since, (self.gone_since or now) if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
         if ahead and (first or not waits):
@@ -235,8 +235,12 @@ class Stream:
         holes = sorted([*self.window.gaps, *self.window.history])
         lacks = merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)])
         if self.gone_since:  # what waits for another way is not asked for again
-            lacks = subtract(lacks, merge([(held.first, held.first + held.count - 1) for held in self.waiting]))
+            lacks = subtract(lacks, self.here())
         return roughly(lacks)
+
+    def here(self) -> Ranges:
+        """Return the numbers that wait."""
+        return merge([(held.first, held.first + held.count - 1) for held in self.waiting])
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:

@@ -382,7 +382,7 @@ class Streams:
     def _settle_all(self, stream: Stream) -> Ranges:
         """Have all that waits delivered, and take what is missing before it whenever it comes. Returns which numbers wait."""
         begin = max(stream.done, stream.settled)
-        here = merge([(held.first, held.first + held.count - 1) for held in stream.waiting])
+        here = stream.here()
         top = max(stream.window.top, here[-1][1] if here else 0)
         if top > begin:
             stream.owe(subtract([(begin + 1, top)], here))
@@ -457,11 +457,12 @@ class Streams:
         listing = self.federation.listings.directory.listings.get(sender)
         # An incarnation that was killed may have sent what it had not written yet: the next one cannot say any more of it.
         later = listing is not None and listing.boot > stream.boot
+        missed = bool(stream.refused) and stream.refused[0][0] <= top  # refused since the question, which was not for it
         if waits:
             self.release.begin(stream, now)
             stream.ask_at = now + stream.pause
             self.arm(stream)
-        elif more or question.again or (stream.window.top > top and not later):
+        elif more or question.again or missed or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
             # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
@@ -507,6 +508,8 @@ class Streams:
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
         stream.refused = subtract(stream.refused, settled)
+        if stream.refused:  # it may have come another way since, and is not asked for then
+            stream.refused = subtract(stream.refused, stream.here())
         waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now)
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)

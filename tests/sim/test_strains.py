@@ -41,6 +41,11 @@ def test_what_follows_waits_for_what_is_on_its_way(seed: int) -> None:
     assert run_strain(seed).violations == []
 
 
+def test_what_comes_another_way_is_not_waited_for_without_end() -> None:
+    """It had left the origin's log, and was waited for although it was here: 15 messages never came."""
+    assert run_strain(161001243).violations == []
+
+
 def test_the_last_word_of_a_killed_incarnation() -> None:
     """Its neighbours have one message more than its journal: that one is delivered, and the next incarnation's behind it."""
     assert run_strain(98100057).violations == []

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from broker import limits
 from broker.counters import Counters
 from broker.interest import Interest
+from broker.message import Message
 from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
 from broker.positions import Positions
 from broker.stream import Held, Stream, joined
-from broker.streams import HOLD, Streams
+from broker.streams import HOLD, SPLIT, Streams
 from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
 
@@ -132,11 +133,14 @@ class Asking:
             own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest", link_timeout=2.0),
             listings=self.listings,
             relay=relay, interest=SimpleNamespace(selective=True), overlays=SimpleNamespace(active=False), hurry=lambda now: None,
-            repeats=SimpleNamespace(highest={}), backpressure=SimpleNamespace(released=lambda slow: None),
+            repeats=SimpleNamespace(highest={}, deliver=lambda *_: None),
+            backpressure=SimpleNamespace(released=lambda slow: None), repair=SimpleNamespace(want=lambda *_: None),
         )  # fmt: skip
+        route = SimpleNamespace(deliveries=[], shared=[])
+        fanout = SimpleNamespace(waiting=0, route=lambda topic: route)
         node: Any = SimpleNamespace(
             now=1.0, counters=Counters(), forwarding=[], durability=None, current=None,
-            schedule=lambda at, call: None, cancel=lambda timer: None,
+            schedule=lambda at, call: None, cancel=lambda timer: None, fanout=fanout,
         )
         node.relay, node.federation = relay, federation
         federation.positions = Positions(node)
@@ -153,9 +157,16 @@ class Asking:
         self.streams._ask(self.stream, 1.0)
         return self.asked[-1]
 
-    def answer(self, number: int, top: int, index: int = 0, flags: int = 1) -> None:
-        head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
-        self.streams._answer_received(ORIGIN, head + (b"" if index else bytes(7)), 1.0)
+    def answer(self, number: int, top: int, index: int = 0, flags: int = 1, *, gone: int = 0, now: float = 1.0) -> None:
+        head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big")
+        head += bytes((flags | (4 if gone else 0),)) + top.to_bytes(6, "big") + (gone.to_bytes(6, "big") if gone else b"")
+        self.streams._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now)
+
+    def comes(self, number: int) -> None:
+        """Have a message come over a link that the stream does not trust."""
+        assert self.window.accept(number, 1, skipped=True) == 1
+        assert self.stream.take(FAR, number, 1) == 0
+        self.stream.put_by(Held(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
 
 
 NEAR.state = "up"
@@ -208,6 +219,43 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
         asking.answer(number, asking.stream.done + 5, flags=3)
         assert asking.stream.ask_at == 1.0 + pause
     assert len(asking.asked) == 6
+
+
+def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
+    """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for it, with nobody who asks."""
+    asking = Asking()
+    stream = asking.stream
+    asking.comes(4)
+    asking.answer(asking.ask(), 4, gone=3)
+    assert (stream.refused, stream.settled, stream.source) == ([(1, 3)], 0, None)
+    asking.comes(2)
+    asking.answer(asking.ask(), 4, gone=3)
+    assert (stream.refused, stream.settled) == ([(1, 1), (3, 3)], 0)
+    asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
+    assert (stream.owed, stream.refused, stream.done, stream.source) == ([(1, 1), (3, 3)], [], 4, NEAR)
+
+
+def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> None:
+    """An earlier answer brought 1, and the next one says that the log has it no more."""
+    asking = Asking()
+    stream = asking.stream
+    number = asking.ask()
+    stream.put_by(Held(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
+    asking.answer(number, 1, gone=1)
+    assert (stream.refused, stream.done, stream.source, stream.gone_since) == ([], 1, NEAR, 0.0)
+
+
+def test_what_was_refused_since_the_question_is_asked_for() -> None:
+    """The question was not for it, and its answer is not the last one."""
+    asking = Asking()
+    stream = asking.stream
+    stream.settled, asking.window.top = 5, 5
+    number = asking.ask()
+    stream.refuse(3, 3)
+    asking.answer(number, 7)
+    assert (stream.settled, stream.behind, len(asking.asked)) == (2, None, 2)
+    asking.answer(asking.asked[-1], 7)
+    assert (stream.done, stream.refused, stream.source) == (7, [], NEAR)
 
 
 @pytest.mark.parametrize(("heard", "away", "longest"), [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, HOLD), (1.0, 0.5, HOLD)])
