@@ -42,6 +42,10 @@ POINTS = 5000
 MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
 
+PASSED = 4096
+"""records that have been passed on and are not passed on again, the newest: what a log has may take thousands. While a tree
+forms links make circles, and each broker would send on as many copies as it has links, again and again."""
+
 UNSURE = 0.2
 """s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
 
@@ -111,7 +115,7 @@ class Past:
 class Positions:
     """The starts of the last minutes, and the clocks of origins."""
 
-    __slots__ = ("_asked", "_clocks", "_node", "_starts", "past", "records")
+    __slots__ = ("_asked", "_clocks", "_node", "_passed", "_starts", "past", "records")
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -119,6 +123,7 @@ class Positions:
         self._starts: deque[Start] = deque()
         self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
         self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
+        self._passed: dict[int, None] = {}  # hashes of records that have been passed on, oldest first
         self.records: dict[int, Handler] = {AGES: self._ages_received}
 
     @property
@@ -279,10 +284,21 @@ class Positions:
         # The record was on its way as well, for how long nobody knows: half a round trip is too much where a neighbour that has
         # just started answered late. So messages count as younger than they are: who subscribed before one must get it.
         self.aged(body[1:], now)
-        if body[0] < MAX_HOPS:
+        if body[0] < MAX_HOPS and self._first_time(body[1:]):
             for other in self._node.forwarding:
                 if other is not link:
                     other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
+
+    def _first_time(self, ages: bytes) -> bool:
+        """Whether these have not been passed on yet: they are now. What they go ahead of is passed on once, too, so whoever gets
+        that from here has got them before."""
+        number = hash(ages)
+        if number in self._passed:
+            return False
+        self._passed[number] = None
+        if len(self._passed) > PASSED:
+            del self._passed[next(iter(self._passed))]
+        return True
 
     def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
         """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of their origins have been here.

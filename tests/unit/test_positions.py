@@ -14,9 +14,10 @@ from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.node import Node
 from broker.origin import origin_key
-from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, Past, answer_of, encode_ages, numbers_at, times_of
+from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, PASSED, Past, answer_of, encode_ages, numbers_at, times_of
+from broker.records import AGES
 from broker.wire.errors import MalformedPacket
-from tests.unit.link_harness import FAR, Neighbour, message
+from tests.unit.link_harness import FAR, Neighbour, message, ping
 from tests.unit.node_harness import World
 
 KEY = origin_key(b"k" * 8, 1)
@@ -214,3 +215,32 @@ def test_bent_ages(body: bytes) -> None:
     link = next(iter(world.node.federation.links.values()))
     with pytest.raises(MalformedPacket):
         world.node.federation.positions._ages_received(link, body, 1000.0)
+
+
+def test_ages_that_go_round_are_passed_on_once() -> None:
+    """While a tree forms links make circles: who passes on what comes back sends as many copies as it has links, each time."""
+    world = met()
+    first = world.peers[0]
+    assert isinstance(first, Neighbour)
+    others = [Neighbour(world, number) for number in (102, 103)]
+    for other in others:
+        other.child()
+    entries = [Entry(origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0) for number in (8, 9)]
+    one, two = (encode_ages(entries[:count], world.now) for count in (1, 2))
+    first.send(ping((AGES, b"\0" + one)))
+    assert [other.records(AGES) for other in others] == [[b"\1" + one]] * 2
+    for hops in range(3, 9):
+        others[0].send(ping((AGES, bytes((hops,)) + one)))
+    assert [found.records(AGES) for found in (first, *others)] == [[], [], []]
+    others[1].send(ping((AGES, b"\0" + two)))
+    assert [found.records(AGES) for found in (first, *others)] == [[b"\1" + two], [b"\1" + two], []]
+
+
+def test_ages_that_were_passed_on_are_forgotten() -> None:
+    """The newest are remembered, however many there are."""
+    positions = met().node.federation.positions
+    told = [number.to_bytes(8, "big") for number in range(PASSED + 10)]
+    assert all(positions._first_time(ages) for ages in told)
+    assert len(positions._passed) == PASSED
+    assert not positions._first_time(told[-PASSED])
+    assert positions._first_time(told[0])
