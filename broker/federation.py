@@ -60,7 +60,10 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 STOPPED = 1.0
-"""s; a timer that is later than this says that we were stopped, not that everybody else is dead."""
+"""s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
+
+LATE = 0.1
+"""s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes less."""
 
 
 class Federation:
@@ -77,6 +80,8 @@ class Federation:
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self._due = now
+        self._planned = now  # the same, but for what is hurried
+        self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.listings = Listings(self)
         self.listings.on_way.append(self._reachable)
@@ -178,14 +183,22 @@ class Federation:
         """When `tick` is due (s), None when never."""
         return self._due if self.enabled or self.links or self.handshakes else None
 
+    def awake(self, now: float) -> None:
+        """Note that this broker runs. If it was stopped or starved, nobody's silence is proven: nobody could be heard. To be
+        called ahead of all that judges silence. What was planned tells, not what is due: that may have been hurried."""
+        if now - self._planned > LATE:
+            stood = now - self._ran
+            self.streams.stood_still(stood, now)
+            if stood > STOPPED:
+                for link in (*self.links.values(), *self.handshakes):
+                    link.conn.last_heard = now
+                    link.opened = max(link.opened, now - 0.5)
+        self._ran = now
+
     def tick(self, now: float) -> None:
         """Do what is due: hellos, time-outs, discovery, the tree."""
         if now < self._due:
             return
-        if now - self._due > STOPPED:  # we were stopped or starved: nobody's silence is proven by it
-            for link in (*self.links.values(), *self.handshakes):
-                link.conn.last_heard = now
-                link.opened = max(link.opened, now - 0.5)
         for link in list(self.handshakes):
             if link.opened + self.config.handshake_timeout <= now:
                 self.count("link_timeouts")
@@ -215,7 +228,7 @@ class Federation:
         self._settle(now)
 
     def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be."""
+        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: what is not planned says nothing of a stop."""
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
@@ -239,6 +252,7 @@ class Federation:
 
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
+        self.awake(now)
         for _ in range(16):  # each round can only lead to a few more; the rest comes with the next tick
             busy = False
             for effect in self.membership.take_effects():
@@ -262,7 +276,7 @@ class Federation:
             if link.state == "up" and not link.conn.closing:
                 link.send_ping(now)
         self.to_ping.clear()
-        self._due = self._deadline(now)
+        self._due = self._planned = self._deadline(now)
 
     def _gossip(self, now: float) -> None:
         """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""

@@ -273,6 +273,7 @@ class Node:
         """Do what is due, as much of it as goes into one turn (`broker.turns`); what is left is due at once."""
         self.now = now
         self.current = None
+        self.federation.awake(now)
         timers, turns = self._timers, self.turns
         while timers and timers[0][0] <= now:
             call = heappop(timers)[2].call

@@ -145,6 +145,14 @@ class Stream:
             self.since = self.streams.node.now
             self.streams.arm(self)
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """Leave out of all that is waited a time in which this broker did not run."""
+        self.since = min(now, self.since + seconds)
+        if self.follows_since:
+            self.follows_since = min(now, self.follows_since + seconds)
+        if self.gone_since:
+            self.gone_since = min(now, self.gone_since + seconds)
+
     def holds(self, sequence: int) -> bool:
         """Whether a message that came another way than over the streams of links has to wait (`Streams.hold`)."""
         if sequence <= self.done:
@@ -210,6 +218,13 @@ class Stream:
         if beyond > 0:
             del self.owed[:beyond]
             self.streams.node.counters.gaps_forgotten += beyond
+
+    def answered(self, asked: Ranges, found: Ranges) -> None:
+        """Note that the origin was asked for these, and that it has no more of them than was found."""
+        self.owed = subtract(self.owed, subtract(asked, found))
+        self.refused = subtract(self.refused, asked)
+        if self.refused:  # it may have come another way since, and is not asked for then
+            self.refused = subtract(self.refused, self.here())
 
     def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
         """Note what the origin's log has not any more and another way may bring. Returns whether what follows waits for it:

@@ -336,6 +336,12 @@ class Streams:
         if times:
             stream.timer = self.node.schedule(max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now))
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for so long: what came meanwhile is still to be read, and nobody was away."""
+        self._away = {broker_id: min(now, since + seconds) for broker_id, since in self._away.items()}
+        for stream in self._all():
+            stream.stood_still(seconds, now)
+
     def _due(self, stream: Stream, now: float) -> None:
         stream.timer = None
         known = self.federation.relay.vector.get(stream.key)
@@ -506,10 +512,7 @@ class Streams:
             size = size_of(message) + limits.HELD_MEMORY
             self.release.put_by(stream, Held(sequence, 1, (message, choice), message.topic, size, late=late))
         settled = intersect(question.asked, [(1, top)]) if top else []
-        stream.owed = subtract(stream.owed, subtract(settled, merge(found)))
-        stream.refused = subtract(stream.refused, settled)
-        if stream.refused:  # it may have come another way since, and is not asked for then
-            stream.refused = subtract(stream.refused, stream.here())
+        stream.answered(settled, merge(found))
         waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now)
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)

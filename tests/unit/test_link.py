@@ -14,7 +14,7 @@ from broker.effects import Dial
 from broker.handshake import AUTHENTICATION
 from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
 from broker.records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
-from broker.wire import Connect, Pingreq, encode_packet
+from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
 from discovery.address import Address
@@ -436,3 +436,72 @@ def test_pings_without_records_are_answered() -> None:
     peer.send(b"\xc0\x00", ping((PING, b"abcd")))
     assert peer.take() == [(0xD0, b"\0\0\0\0"), (0xD0, b"abcd")]
     assert Pingreq(b"") is not None
+
+
+# ------------------------------------------------------------------ who was silent, or not heard
+
+
+def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
+    """What is posted after a while is told at once, and that is not late: this broker was not stopped meanwhile."""
+    world = lone(routing="interest", link_timeout=2.0)
+    Neighbour(world, 101).child()
+    client = world.connect("c")
+    world.advance(1.5)
+    client.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
+    world.advance(0.7)
+    assert world.counters.link_timeouts == 1
+
+
+@pytest.mark.parametrize("at", [-50.0, -1.5, 0.0, 0.0001, 0.3, 50.0])
+def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(monkeypatch: pytest.MonkeyPatch, at: float) -> None:
+    """`at` (s from now): long ago, now, or ahead. It is called then, or at once; nobody's silence is forgiven, nothing spins."""
+    world = lone(link_timeout=2.0)
+    Neighbour(world, 101).child()
+    federation = world.node.federation
+    ticks: list[float] = []
+    settle = federation._settle
+    monkeypatch.setattr(federation, "_settle", lambda now: (ticks.append(now), settle(now)))
+    world.advance(1.7)
+    assert federation._due <= world.now + federation.config.hello
+    del ticks[:]
+    begin, due = world.now, federation._due
+    federation.hurry(begin + at)
+    assert world.node.next_deadline() == min(due, begin + at)
+    world.advance(0.29)
+    assert len(ticks) < 8
+    assert ticks[0] == max(begin, min(due, begin + at))
+    world.advance(0.02)
+    assert world.counters.link_timeouts == 1
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_a_broker_that_was_stopped_has_heard_nobody(*, reads_first: bool) -> None:
+    """For 3 s: its links stay up, whether it reads what waits in one of them ahead of its timers or not. One from which nothing
+    comes after that is closed when it has been silent for as long as any other."""
+    world = lone(link_timeout=2.0)
+    silent, other = Neighbour(world, 101), Neighbour(world, 102)
+    silent.child()
+    other.child()
+    world.advance(0.4)
+    world.now += 3.0
+    if reads_first:
+        other.send(ping((ASK_SEEN, b"")))
+    world.advance(1.0)
+    other.send(ping((PING, b"abcd")))
+    world.advance(0.98)
+    assert (silent.up, other.up) == (True, True)
+    world.advance(0.04)
+    assert (silent.up, other.up) == (False, True)
+
+
+def test_a_broker_that_was_stopped_many_times_has_heard_nobody() -> None:
+    """Each time it goes on it judges ahead of reading what came."""
+    world = lone(link_timeout=2.0)
+    peer = Neighbour(world, 101)
+    peer.child()
+    for _ in range(20):
+        world.now += 1.9
+        world.advance(0.05)
+        peer.send(ping((PING, b"abcd")))
+    assert peer.up
+    assert world.counters.link_timeouts == 0

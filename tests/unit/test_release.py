@@ -14,7 +14,7 @@ from broker.message import Message
 from broker.origin import LAST, Window, origin_key
 from broker.release import SLOW_WAIT, STEP, batch_of
 from broker.stream import Stream
-from broker.streams import EARLIER, PATIENCE
+from broker.streams import EARLIER, PATIENCE, STRANGER
 from broker.wire import Property, Puback, Publish
 from tests.unit.link_harness import FAR, OWN, lone
 from tests.unit.node_harness import FakeClient, World
@@ -205,6 +205,66 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
     world.advance(PATIENCE - 1.0)
     assert got(client) == []
     world.advance(2.0)
+    assert got(client) == [1]
+    assert early.finished
+    del world.node.federation.listings.directory.listings[FAR]
+
+
+def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
+    """What came meanwhile is still to be read when it goes on: nobody was away."""
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, 2)
+    world.advance(0.3)
+    world.now += 4.0
+    world.advance(0.3)
+    assert got(client) == []
+    hold(world, stream, 1)
+    settle(world, stream, 2)
+    assert got(client) == [1, 2]
+
+
+def test_however_often_it_stood_still(world: World) -> None:
+    """What counts is the time in which it ran."""
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, 2)
+    for _ in range(20):
+        world.now += 0.9
+        world.advance(0.02)
+    assert got(client) == []
+    world.advance(STRANGER - 20 * 0.02 - 0.01)
+    assert got(client) == []
+    world.advance(0.02)
+    assert got(client) == [2]
+
+
+def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
+    """A tick that was due long ago, as somebody hurried it, does not say that this broker stood still."""
+    stream, client = stream_of(world), client_of(world)
+    hold(world, stream, 2)
+    begin = world.now
+    while world.now < begin + STRANGER - 0.1:
+        due = world.node.next_deadline()
+        assert due is not None
+        world.now = max(world.now, min(due, begin + STRANGER) - 0.05)  # until then it has nothing to do
+        world.node.federation.hurry(world.now - 5.0)
+        world.advance(0.01)
+    assert got(client) == []
+    world.advance(begin + STRANGER + 0.01 - world.now)
+    assert got(client) == [2]
+
+
+def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
+    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    client = client_of(world)
+    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    world.node.federation.listings.directory.listings[FAR] = listing
+    hold(world, late, 1)
+    settle(world, late, 1)
+    world.advance(1.0)
+    world.now += 2 * PATIENCE
+    world.advance(1.0)
+    assert got(client) == []
+    world.advance(PATIENCE + 2.0)
     assert got(client) == [1]
     assert early.finished
     del world.node.federation.listings.directory.listings[FAR]

@@ -235,6 +235,21 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     assert (stream.owed, stream.refused, stream.done, stream.source) == ([(1, 1), (3, 3)], [], 4, NEAR)
 
 
+def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
+    """What is on its way to it is not read meanwhile."""
+    asking = Asking()
+    stream = asking.stream
+    asking.comes(2)
+    asking.answer(asking.ask(), 2, gone=1)
+    asking.streams._away[b"another!"] = 0.5
+    asking.streams.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
+    assert asking.streams._away == {b"another!": 0.5 + 2 * HOLD}
+    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
+    assert stream.refused == [(1, 1)]
+    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD)
+    assert (stream.refused, stream.source) == ([], NEAR)
+
+
 def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> None:
     """An earlier answer brought 1, and the next one says that the log has it no more."""
     asking = Asking()
