@@ -228,7 +228,7 @@ class Federation:
         self._settle(now)
 
     def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: what is not planned says nothing of a stop."""
+        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is planned tells of a stop."""
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:

@@ -267,9 +267,11 @@ class Streams:
             self._broken(stream)
         else:
             stream.outdate()
-            if not stream.questions:  # else an answer may be on its way, behind much else: when it is here, we ask again
+            if not stream.questions:
                 stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
                 stream.pause = RETRY
+            elif len(stream.questions) < MAX_QUESTIONS // 2:  # they may be lost, or answers on their way, behind much else
+                stream.ask_at = min(stream.ask_at, self.node.now + RETRY)
             self.arm(stream)
 
     def holds(self, key: bytes, sequence: int) -> bool:

@@ -198,6 +198,20 @@ def test_an_answer_that_the_way_has_outlived() -> None:
     assert (asking.stream.done, asking.stream.source) == (6, NEAR)
 
 
+def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
+    """The question may have been lost with the old way. However often that is, none that waits is dropped."""
+    asking = Asking()
+    stream = asking.stream
+    for count in range(1, 9):
+        stream.pause = 2.0
+        asking.ask()
+        assert stream.ask_at == 3.0
+        asking.streams.lose(stream)
+        assert stream.ask_at == (1.1 if count < 8 else 3.0)
+        assert stream.pause == 2.0
+    assert len(stream.questions) == 8
+
+
 def test_more_is_asked_for_once() -> None:
     """Of several answers that are not all, only the one that is a step forward leads to the next question."""
     asking = Asking()
