@@ -6,9 +6,12 @@ from __future__ import annotations
 import pytest
 
 from broker.answers import ANSWER, PIECE
+from broker.link import Link
 from broker.listings import Listings
+from broker.positions import Positions
 from broker.streams import PATIENCE
 from tests.sim.disk import Disk
+from tests.sim.schedule import run_seed
 from tests.sim.test_moving import Client, Row
 
 RATE = 0.01
@@ -175,3 +178,19 @@ def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> 
     row.run(0.2)
     later.end()
     assert second.payloads == sorted(later.sent)
+
+
+@pytest.mark.parametrize("seed", [161001128, 161001136])
+def test_ages_of_messages_do_not_go_round(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """While a tree forms links make circles. Copies of copies filled them, and a tree of nine brokers never formed."""
+    hops: list[int] = []
+    received = Positions._ages_received
+
+    def note(self: Positions, link: Link, body: bytes, now: float) -> None:
+        hops.append(body[0])
+        received(self, link, body, now)
+
+    monkeypatch.setattr(Positions, "_ages_received", note)
+    result = run_seed(seed)
+    assert result.violations == []
+    assert max(hops) < result.brokers
