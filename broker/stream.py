@@ -57,9 +57,9 @@ class Stream:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
 
     __slots__ = (
-        "ask_at", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "gone_since", "held", "held_bytes",
-        "held_count", "jumbled", "kept", "kept_top", "key", "more", "owed", "pause", "questions", "refused", "seen_boot",
-        "settled", "since", "slow_since", "source", "strange", "streams", "timer", "waiting", "window",
+        "ask_at", "awaited", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "gone_since", "held",
+        "held_bytes", "held_count", "jumbled", "kept", "kept_top", "key", "more", "owed", "pause", "questions", "refused",
+        "seen_boot", "settled", "since", "slow_since", "source", "strange", "streams", "timer", "waiting", "window",
     )  # fmt: skip
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
@@ -79,6 +79,7 @@ class Stream:
         self.refused: Ranges = []  # came while too much waited, so that the origin is asked for them again
         self.owed: Ranges = []
         self.gone_since = 0.0  # s; for so long what the origin's log has not any more is waited for: another way may bring it
+        self.awaited: Ranges = []  # of that, what is ahead of all that waits for it
         self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
         self.source: Link | None = None  # what comes over it is whole and in order, and goes straight to those here
@@ -228,12 +229,15 @@ class Stream:
 
     def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
         """Note what the origin's log has not any more and another way may bring. Returns whether what follows waits for it:
-        not if it has done so since `long_ago`. Neighbours are asked for it, too: one to which it was on its way may have passed
-        it on to nobody here, as the way had changed by then."""
-        window = self.window
-        on_way = intersect(gone, merge([*window.history, *window.lacks]))
-        ahead = subtract(intersect(on_way, [(self.done + 1, LAST)]), self.here())
-        first, self.gone_since = not self.gone_since, (self.gone_since or now) if ahead else 0.0
+        not if nothing of it has come since `long_ago`. Neighbours are asked for it, too: one to which it was on its way may have
+        passed it on to nobody here, as the way had changed by then."""
+        missing, here = merge([*self.window.history, *self.window.lacks]), self.here()
+        on_way = intersect(gone, missing)
+        ahead = subtract(intersect(on_way, [(self.done + 1, LAST)]), here)
+        first = not self.gone_since
+        if first or subtract(self.awaited, subtract(missing, here)):  # the way that it takes is slow, but brings it
+            self.gone_since = now
+        self.awaited, self.gone_since = ahead, self.gone_since if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
         if ahead and (first or not waits):
             self.streams.federation.repair.want(self.key, ahead, now)

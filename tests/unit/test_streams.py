@@ -249,6 +249,20 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     assert (stream.owed, stream.refused, stream.done, stream.source) == ([(1, 1), (3, 3)], [], 4, NEAR)
 
 
+def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
+    """Over a slow link, one large message after the other: five seconds for each, not for all."""
+    asking = Asking()
+    stream = asking.stream
+    asking.comes(4)
+    asking.answer(asking.ask(), 4, gone=3)
+    asking.comes(2)
+    asking.answer(asking.ask(), 4, gone=3, now=SPLIT)
+    asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
+    assert (stream.refused, stream.settled) == ([(1, 1), (3, 3)], 0)
+    asking.answer(asking.ask(), 4, gone=3, now=0.1 + 2 * SPLIT)
+    assert (stream.owed, stream.refused, stream.source) == ([(1, 1), (3, 3)], [], NEAR)
+
+
 def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
     """What is on its way to it is not read meanwhile."""
     asking = Asking()
