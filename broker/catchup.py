@@ -37,6 +37,10 @@ LOOKS = 2_000
 """and entries of the log that are looked at."""
 PAUSE = 0.001
 """s between two turns."""
+ASKED = 500
+"""groups that a broker is asked for in one message, and that are caught up together."""
+FORGOTTEN = 5_000
+"""groups that nobody has any more that are looked at in one turn."""
 RETRY = 1.0
 """s after which a broker is asked again,"""
 PATIENCE = 5.0
@@ -75,22 +79,67 @@ class Job:
             self.missed.append(entry)
 
 
+class Asking:
+    """Groups of which a broker has been asked how old they are, or is going to be."""
+
+    __slots__ = ("again", "marks", "new", "since")
+
+    def __init__(self) -> None:
+        self.since = float("-inf")  # s; when the broker could be reached again: no question before that counts
+        self.marks: dict[bytes, tuple[float, float]] = {}  # with when (s) the question was first, and when it is next
+        self.new: deque[bytes] = deque()  # to be asked for the first time
+        self.again: deque[tuple[float, bytes]] = deque()  # when (s) which is asked once more, in order
+
+    def ask(self, mark: bytes, now: float) -> None:
+        """Ask for a group, from now on."""
+        if self.marks.get(mark) != (now, now):
+            self.marks[mark] = (now, now)
+            self.new.append(mark)
+
+    def due(self, now: float) -> bool:
+        """Whether any is to be asked for now."""
+        return bool(self.new) or (bool(self.again) and self.again[0][0] <= now)
+
+    def take(self, now: float, most: int) -> tuple[list[bytes], dict[bytes, float]]:
+        """Return some that are to be asked for now, and some that have not been answered for too long, with when they were
+        first asked for. All that waits before an answer is in order, so that no call looks at more than `most`."""
+        asked: list[bytes] = []
+        late: dict[bytes, float] = {}
+        for _ in range(most):
+            if not self.due(now):
+                break
+            when, mark = (now, self.new.popleft()) if self.new else self.again.popleft()
+            first, following = self.marks.get(mark, (now, float("inf")))
+            first = max(first, self.since)
+            if following > when:
+                continue  # it was answered, or asked for again
+            if first + PATIENCE <= now:
+                late[mark] = first
+                del self.marks[mark]
+            else:
+                asked.append(mark)
+                self.marks[mark] = (first, now + RETRY)
+                self.again.append((now + RETRY, mark))
+        return asked, late
+
+
 class Catchup:
     """For which messages of ours each group was known, and what is given to groups late."""
 
-    __slots__ = ("_asked", "_covered", "_federation", "_jobs", "_kept", "_node", "_since", "_size", "_timer", "_watches")
+    __slots__ = ("_asked", "_at", "_covered", "_federation", "_jobs", "_kept", "_node", "_since", "_size", "_timer", "_watches")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}  # mark -> origin (a life of ours) -> numbers
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
-        self._asked: dict[bytes, dict[bytes, tuple[float, float]]] = {}  # broker -> mark -> when first, and last (s)
+        self._asked: dict[bytes, Asking] = {}  # by broker
         self._jobs: deque[Job] = deque()
         self._kept: deque[Entry] = deque()  # of what has left the log: what is for groups that wait for what is old
         self._size = 0  # bytes
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
+        self._at = 0.0  # s; when that is due
         federation.listings.receive(ASK, self._ask_received)
         federation.listings.receive(TOLD, self._told_received)
 
@@ -159,12 +208,19 @@ class Catchup:
         for entry in chain.from_iterable(relay.log.pieces()):
             if entry.key in relay.ours and oldest.setdefault(entry.key, entry.sequence) and len(oldest) == len(relay.ours):
                 break
-        for mark in [mark for mark in self._covered if mark not in self._since]:
-            origins = self._covered[mark]
+        self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
+
+    def _forget_some(self, marks: list[bytes], oldest: dict[bytes, int]) -> None:
+        for mark in marks[:FORGOTTEN]:
+            origins = self._covered.get(mark)
+            if origins is None or mark in self._since:
+                continue
             for key in [k for k, ranges in origins.items() if not ranges or ranges[-1][1] < oldest.get(k, LAST)]:
                 del origins[key]
             if not origins:
                 del self._covered[mark]
+        if rest := marks[FORGOTTEN:]:
+            self._node.turns.later(lambda now: self._forget_some(rest, oldest))
 
     # ---------------------------------------------------------------- what another broker tells
 
@@ -181,11 +237,15 @@ class Catchup:
     def ask(self, broker_id: bytes, mark: bytes) -> None:
         """Ask a broker how old its group is; its members get nothing new before it has said so and they have the old."""
         now = self._node.now
-        self._asked.setdefault(broker_id, {})[mark] = (now, float("-inf"))
+        self._asked.setdefault(broker_id, Asking()).ask(mark, now)
+        self.expect()
+        self._soon(now)
+
+    def expect(self) -> None:
+        """Keep what leaves the log and may be for groups that wait for what is old, or are still to be looked at."""
         if not self._watches:
             self._watches = True
             self._federation.relay.log.dropped.append(self._dropped)
-        self._soon(now)
 
     def _dropped(self, entry: Entry, position: int) -> None:
         """Keep an entry that leaves the log while groups wait for what is old, if it is for one; the oldest make room."""
@@ -206,52 +266,58 @@ class Catchup:
         """Bytes that have left the log and are for groups that wait for what is old."""
         return self._size
 
-    def _rest(self) -> None:
-        """No group waits for what is old any more."""
-        if self._watches:
+    def rest(self) -> None:
+        """Keep nothing more if no group waits for what is old any more."""
+        if self._watches and not (self._jobs or self._asked or self._federation.sharing.looks):
             self._watches = False
             self._federation.relay.log.dropped.remove(self._dropped)
             self._kept.clear()
             self._size = 0
 
+    def back(self, broker_id: bytes) -> None:
+        """A broker can be reached again: what it did not answer is asked for as if it had not been asked for before."""
+        if (asking := self._asked.get(broker_id)) is not None:
+            asking.since = self._node.now
+
     def forget(self, broker_id: bytes, mark: bytes) -> None:
         """A broker has no member of a group any more, or cannot be reached."""
-        asked = self._asked.get(broker_id, {})
-        asked.pop(mark, None)
+        if (asking := self._asked.get(broker_id)) is not None:
+            asking.marks.pop(mark, None)
         for job in self._jobs:
             if job.broker == broker_id:
                 job.marks.pop(mark, None)
 
     def _soon(self, when: float) -> None:
-        if self._timer is None:
-            self._timer = self._node.schedule(when, self._step)
+        if self._timer is not None:
+            if self._at <= when:
+                return
+            self._node.cancel(self._timer)
+        self._at = when
+        self._timer = self._node.schedule(when, self._step)
 
     def _step(self, now: float) -> None:
         self._timer = None
-        for broker_id, asked in list(self._asked.items()):
-            if not asked:
+        more = False
+        for broker_id, asking in list(self._asked.items()):
+            if not asking.marks:
                 del self._asked[broker_id]
-                continue
-            if self._federation.listings.directory.via(broker_id) is None:
-                continue  # cut off before it could answer: it is asked once more when it is back, and owed the same
-            late = {mark: first for mark, (first, _) in asked.items() if first + PATIENCE <= now}
-            if late:
-                self._jobs.append(Job(broker_id, late))
-                for mark in late:
-                    del asked[mark]
-            again = [mark for mark, (_, last) in asked.items() if last + RETRY <= now]
-            for at in range(0, len(again), limits.MAX_CHOICES):
-                self._federation.listings.send(broker_id, ASK, b"".join(again[at : at + limits.MAX_CHOICES]))
-            for mark in again:
-                asked[mark] = (asked[mark][0], now)
+            elif self._federation.listings.directory.via(broker_id) is not None:
+                asked, late = asking.take(now, ASKED)
+                if late:
+                    self._jobs.append(Job(broker_id, late))
+                if asked:
+                    self._federation.listings.send(broker_id, ASK, b"".join(asked))
+                    self._federation.hurry(now)
+                more = more or asking.due(now)
+            # else: cut off before it could answer: it is asked once more when it is back, and owed the same
         if self._jobs and self._go_on(self._jobs[0]):
             self._jobs.popleft()
-        if self._jobs:
+        if self._jobs or more:
             self._soon(now + PAUSE)
         elif self._asked:
             self._soon(now + RETRY)
         else:
-            self._rest()
+            self.rest()
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) % MARK_SIZE or len(body) > limits.MAX_CHOICES * MARK_SIZE:
@@ -266,17 +332,15 @@ class Catchup:
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) % _ITEM:
             raise MalformedPacket("answer with the age of groups that is truncated")
-        asked = self._asked.get(sender, {})
+        asking = self._asked.get(sender, Asking())
         marks: dict[bytes, float] = {}
         for at in range(0, len(body), _ITEM):
             mark = body[at : at + MARK_SIZE]
-            if mark in asked:
-                marks[mark] = asked.pop(mark)[0] - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+            if mark in asking.marks and len(marks) < ASKED:  # no more are asked for at a time
+                first = max(asking.marks.pop(mark)[0], asking.since)
+                marks[mark] = first - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
         if marks:
             self._jobs.append(Job(sender, marks))
-            if self._timer is not None:
-                self._node.cancel(self._timer)
-                self._timer = None
             self._soon(now)
 
     # ---------------------------------------------------------------- what they get

@@ -16,7 +16,7 @@ from broker.message import PACKET_IDS, Message
 from broker.publishing import publish, refuse, take
 from broker.reasons import explain
 from broker.session import Session
-from broker.subscribing import grant, subscribe, unsubscribe
+from broker.subscribing import grant, receive_large, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -256,6 +256,12 @@ class Client:
 
     # ---------------------------------------------------------------- everything else
 
+    def _very_many(self, first: int, body: bytes) -> None:
+        """Take a packet with perhaps very many filters."""
+        if self.node.hooks.packets:
+            self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
+        receive_large(self, first, body)
+
     def _packet(self, first: int, body: bytes) -> None:
         kind = first >> 4
         counters = self.node.counters
@@ -267,6 +273,10 @@ class Client:
                 if len(body) > limits.MAX_FILTERS_SIZE:
                     raise ProtocolViolation("more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE)
                 self.node.turns.work += len(body) // limits.FILTERS_DECODED
+                self.conn.asked = limits.FILTERS_MEMORY * len(body)
+                if len(body) > limits.DECODED_AT_ONCE:
+                    self._very_many(first, body)
+                    return
         if self.node.hooks.packets:
             self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
         if kind == PacketType.CONNECT:
@@ -286,10 +296,8 @@ class Client:
             case Pingreq():
                 self._pong()
             case Subscribe():
-                self.conn.asked = limits.FILTERS_MEMORY * len(body)
                 subscribe(self, packet)
             case Unsubscribe():
-                self.conn.asked = limits.FILTERS_MEMORY * len(body)
                 unsubscribe(self, packet)
             case Disconnect():
                 self._disconnect(packet)

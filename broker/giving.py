@@ -13,7 +13,7 @@ A client id is u16 size and UTF-8. All requests may be repeated; an export stays
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -33,8 +33,9 @@ from broker.origin import (
 )
 from broker.ownership import KEPT, Entry, decode_entry, digest
 from broker.parts import PART_SIZE, Sending, split
+from broker.positions import starts_of
 from broker.session import Session
-from broker.sessionstate import IN_FLIGHT, WAITING, Item, SessionState, encode_state, offered, only, state_of
+from broker.sessionstate import IN_FLIGHT, WAITING, Item, SessionState, encoding, offered, only, state_of, subscriptions_of
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -105,15 +106,16 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
+    __slots__ = ("at", "awaited", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
 
-    def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, data: bytes, at: float) -> None:
+    def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, at: float) -> None:
         self.taker = taker
         self.stamp = stamp
         self.number = number
         self.seen = seen
         self.queued = queued  # messages in the queue that are part of it
-        self.data = data
+        self.data: bytes | None = None  # while it is being encoded, in steps,
+        self.awaited = False  # and whether it has been asked for meanwhile
         self.rest = b""
         self.merged = False  # encoded for a broker that has a newer session
         self.began = self.at = at  # s; of the last request
@@ -336,6 +338,10 @@ class Giving:
         if export is None or not same:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
             at = 0
+        if export.data is None:
+            export.at, export.awaited = now, True
+            self._answer(sender, COMING, stamp, client_id)
+            return
         if request == REST and not export.rest:
             longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
             if self._lacks(client_id, stamp, need, now, late=now >= longest):
@@ -347,9 +353,12 @@ class Giving:
             at = 0
         self._answer(sender, COMING, stamp, client_id)
         export.at = now
-        data = export.rest if request == REST else export.data
+        self._send(client_id, export, request, export.rest if request == REST else export.data, at, now)
+
+    def _send(self, client_id: str, export: Export, request: int, data: bytes, at: int, now: float) -> None:
+        """Send parts of what is encoded, from `at` on, as many as are due."""
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._federation.listings.send(sender, PART, say(request, stamp, client_id, part)):
+            if not self._federation.listings.send(export.taker, PART, say(request, export.stamp, client_id, part)):
                 export.sending.refused(at)
                 return
             at += PART_SIZE
@@ -361,24 +370,33 @@ class Giving:
         node = self._node
         if merged:
             node.moving.merging.note(session)
-            state = old_state(node, session, now)
+            state = old_state(node, session, now, alone=True)
         else:
             seen = offered(node.relay.vector)
             self._federation.repeats.complete(seen, session)
-            state = state_of(session, seen, node.fanout)
+            state = state_of(session, seen, node.fanout, alone=True)
         if not merged and self._left_behind(client_id, session.stamp):
             state.given = self._given_here(session, state)
             self._tighten(session, state.before)
-        data = encode_state(state, now)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = Export(taker, stamp, self._number, state.seen, len(session.queue), data, now)
+        export = Export(taker, stamp, self._number, state.seen, len(session.queue), now)
         export.merged = merged
         self._spared.keep(export, session)  # what is spared for the last one is spared on
         self.forget(client_id)
         self._exports[client_id] = export
-        self.size += len(data)
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
+        work = encoding(state, subscriptions_of(session), len(session.subscriptions), now)
+        node.turns.go(self._encoded(client_id, export, work), lambda: self._exports.get(client_id) is not export)
         return export
+
+    def _encoded(self, client_id: str, export: Export, work: Generator[int, None, bytes]) -> Iterator[int]:
+        """Encode a session in steps. What it is was fixed before; what comes for it from then on is part of the rest.
+        A large one takes some turns: then its first parts are sent, as they have been asked for."""
+        export.data = data = yield from work
+        self.size += len(data)
+        if export.awaited:
+            export.at = self._node.now
+            self._send(client_id, export, MERGE if export.merged else TAKE, data, 0, export.at)
 
     def _left_behind(self, client_id: str, stamp: int) -> bool:
         """Whether some broker that is away has an older session of a client."""
@@ -398,10 +416,10 @@ class Giving:
     def _tighten(self, session: Session, before: Vector) -> None:
         """Say more exactly what was not for a session: what did not come here, as nobody wanted it before it subscribed. The next
         broker cannot find that in its log when it merges an older session with this one."""
-        adopted = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
-        if adopted or self._federation.streams.unsettled():
+        begun = [start for start in starts_of(session) if start is not None]
+        if any(start.adopted for start in begun) or self._federation.streams.unsettled():
             return
-        starts = [s.start.at for s in session.subscriptions.values() if s.start is not None]
+        starts = [start.at for start in begun]
         if not starts:
             return
         lowest: dict[bytes, int] = {}
@@ -440,7 +458,7 @@ class Giving:
         export = self._exports.pop(client_id, None)
         if export is not None:
             self._spared.release(export)
-            self.size -= len(export.data) + len(export.rest)
+            self.size -= len(export.data or b"") + len(export.rest)
 
     def _forget_old(self, now: float) -> None:
         """Make room: who asks again gets it encoded again."""
@@ -456,10 +474,10 @@ def posted(federation: Federation, broker_id: bytes, client_id: str) -> int:
     return 0 if entry is None else entry.stamp
 
 
-def old_state(node: Node, session: Session, now: float) -> SessionState:
-    """Return a session here as one that is to be added to a newer one."""
+def old_state(node: Node, session: Session, now: float, *, alone: bool = False) -> SessionState:
+    """Return a session here as one that is to be added to a newer one; `alone`: without its subscriptions."""
     has = delivered(node, session)
-    state = state_of(session, vector_of(has), node.fanout)
+    state = state_of(session, vector_of(has), node.fanout, alone=alone)
     for item in state.items:
         if item.place == IN_FLIGHT and item.packet_id in session.unsent:  # its client cannot have it
             item.place, item.packet_id = WAITING, 0
@@ -570,7 +588,7 @@ def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
 def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
     """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, what it had
     at other brokers, and what it got from older sessions and from logs."""
-    starts = [s.start for s in session.subscriptions.values()]
+    starts = starts_of(session)
     vector = offered(node.relay.vector)
     elsewhere = node.federation.repeats.of(session)
     given = node.moving.merging.given(session)

@@ -195,8 +195,11 @@ class Interest:
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         if not self.selective:
             return
-        keeps = value is None and self._federation.overlays.keeps(broker_id)
         telling = self._tellings.get(broker_id)
+        if telling is not None and telling.wide and value is not None and len(telling.news) < MOST_NEWS:
+            telling.news.append((key, True, False))
+            return
+        keeps = value is None and self._federation.overlays.keeps(broker_id)
         if telling is None:
             moment = (broker_id, self._node.now)
             self._count = self._count + 1 if moment == self._counted else 1

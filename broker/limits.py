@@ -595,11 +595,14 @@ RETAINED_WORK = 30
 """steps that a retained message counts besides: it is kept, stamped, hashed and goes to the journal."""
 
 MAX_FILTERS_SIZE = 1280 * 1024
-"""bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session may have of 10: it is decoded
-in one turn. Larger: 0x95 and close [protocol_errors]; who wants more filters sends several."""
+"""bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session may have of 10. Larger: 0x95
+and close [protocol_errors]; who wants more filters sends several."""
 
 FILTERS_DECODED = 10
 """bytes of a SUBSCRIBE or UNSUBSCRIBE that are decoded in a step of work."""
+
+DECODED_AT_ONCE = 20 * 1024
+"""bytes of one that are decoded in one turn, 5,000 filters of one character; of a larger one so many filters."""
 
 FILTERS_AT_ONCE = 250
 """filters of one packet, or of a session that ends, that are handled in one turn: 65,536 of them take most of a second."""

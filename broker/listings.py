@@ -9,7 +9,8 @@ the tree, hop by hop, in order, and is dropped where the way ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -207,11 +208,10 @@ class Listings:
         for event in directory.take_events():
             busy = True
             match event:
-                case Posted(broker_id, key, value):
-                    self._tell(broker_id, key, value)
+                case Posted(broker_id, changes):
+                    self._tell(broker_id, changes)
                 case Came(broker_id, via):
-                    for key, value in list(directory.listings[broker_id].entries.items()):
-                        self._tell(broker_id, key, value)
+                    self._tell(broker_id, list(directory.listings[broker_id].entries.items()))
                     self._way(broker_id, via)
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
@@ -219,8 +219,7 @@ class Listings:
                     for went in self.on_went:
                         went(broker_id, keys)
                     self.gone = broker_id
-                    for key in keys:
-                        self._tell(broker_id, key, None)
+                    self._tell(broker_id, zip(keys, repeat(None)))
                     self._way(broker_id, None)
                     self.gone = None
         self._federation.overlays.tell_late(now)
@@ -257,9 +256,11 @@ class Listings:
         self._changed = True
         self._federation.hurry(now)
 
-    def _tell(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
-        for watcher in self._watchers.get(key[:1], ()):
-            watcher(broker_id, key[1:], value)
+    def _tell(self, broker_id: bytes, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        watchers = self._watchers
+        for key, value in changes:
+            for watcher in watchers.get(key[:1], ()):
+                watcher(broker_id, key[1:], value)
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
         for call in self.on_way:

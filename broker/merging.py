@@ -42,6 +42,7 @@ from broker.origin import Ranges, Vector, encode_vector, intersect, subtract
 from broker.origin import merge as joined
 from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
 from broker.parts import Added, Parts
+from broker.positions import starts_of
 from broker.sequence_set import find
 from broker.session import Outgoing, Repeat, Session
 from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
@@ -252,7 +253,7 @@ class Merging:
         return any(m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found)
 
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
-        starts = [s.start for s in session.subscriptions.values() if s.start is not None]
+        starts = [start for start in starts_of(session) if start is not None]
         if merge.state is State.WANTED:
             asking = self._federation.streams.asking
             waits = session.conn is not None and session.conn.waiting  # its SUBSCRIBE, until all brokers know

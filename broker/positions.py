@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.link import Link
     from broker.log import Entry
     from broker.node import Node
+    from broker.session import Session
 
 MOST = 64
 """times that one question tells; of more, some share the latest of them."""
@@ -83,6 +84,11 @@ class Start:
     def adopted(self) -> bool:
         """Whether it was made at another broker."""
         return self.state == ADOPTED
+
+
+def starts_of(session: Session) -> list[Start | None]:
+    """Return where the subscriptions of a session begin, each start once: many of one moment share theirs."""
+    return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
 
 
 class Past:

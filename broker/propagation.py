@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker import limits
 from broker.origin import origin_key
 from broker.rate import Rate
 from broker.records import HEARD, TOLD, Handler
@@ -74,8 +75,8 @@ class Propagation:
 
     __slots__ = (
         "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
-        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_since", "_stale", "_timer", "_told", "_waiters", "_waves",
-        "records",
+        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer", "_told",
+        "_waiters", "_waves", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -100,6 +101,7 @@ class Propagation:
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
         self._early_birds: list[tuple[list[str], Then]] = []  # who came before we had joined: filters, and what then
         self._told: dict[bytes, tuple[float, int]] = {}  # while subscriptions are made: by origin, the end of `_known`
+        self._releasing = False  # more of those who wait are going to be released
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
@@ -176,18 +178,33 @@ class Propagation:
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
+                if self._node.turns.work >= limits.TURN_WORK:
+                    break  # the others are due at once
         if not self._federation.listings.unsaid:
             self.told(now)
         self._arm(now)
 
     def _release(self, now: float) -> None:
+        """Let those go on for whom all know, in order; those for whom there is no room in this turn, if all know it then."""
         while self._waiters and self._all_know(self._waiters[0][1]):
+            if self._node.turns.work >= limits.TURN_WORK:
+                self._release_later()
+                break
             until, _, then = self._waiters.popleft()
             if not self._told:
                 self._told = {origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()}
             self._since = until - WAIT
             then(now)
         self._told = {}
+
+    def _release_later(self) -> None:
+        if not self._releasing:
+            self._releasing = True
+            self._node.turns.later(self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        self._releasing = False
+        self._release(now)
 
     def last_before(self, key: bytes) -> int | None:
         """Return the last number of an origin when it heard of the subscription that is being made, which is for what is behind

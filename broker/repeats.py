@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from broker import limits
 from broker.fanout import Delivery, Route
 from broker.origin import Ranges, Vector, Window, merge, roughly, subtract
+from broker.positions import starts_of
 
 if TYPE_CHECKING:
     from broker.choice import Choice
@@ -84,7 +85,7 @@ class Repeats:
 
     def complete(self, seen: Vector, session: Session) -> None:
         """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
-        starts = [s.start for s in session.subscriptions.values()]
+        starts = starts_of(session)
         tops = {} if None in starts or not starts else dict(starts[0].tops) if starts[0] is not None else {}
         for start in starts:
             tops = {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()} if start is not None else {}

@@ -16,7 +16,7 @@ Texts and bytes are u32 size and content. What another broker says is checked as
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -29,6 +29,7 @@ from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, 
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import Property, decode_properties
+from broker.wire.steps import finish
 from broker.wire.varint import encode_varint, read_length
 from routing.topics import SHARE_PREFIX, split_shared, valid_topic_filter, valid_topic_name
 
@@ -42,9 +43,15 @@ LONGEST = 0xFFFFFFFF * 1000
 
 PIECE, READ_WORK, PUT_WORK = 250, 3, 3
 """subscriptions or messages that are decoded, and messages that are put into a session, at a time; steps of work for each."""
+WRITTEN, WRITE_WORK = 1_000, 1
+"""subscriptions that are encoded at a time; steps of work for each."""
+
+Told = tuple[str, int, bool, bool, int]
+"""A subscription: filter, QoS, No Local, Retain As Published, identifier."""
 
 _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
+_OPTIONS = struct.Struct(">BI")
 _NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
 """Properties that a kept message does not have: they are of one connection, or kept otherwise."""
 
@@ -71,8 +78,7 @@ class SessionState:
     next_packet_id: int = 0
     seen: Vector = field(default_factory=dict)
     incoming: set[int] = field(default_factory=set)
-    subscriptions: list[tuple[str, int, bool, bool, int]] = field(default_factory=list)
-    """filter, QoS, No Local, Retain As Published, identifier"""
+    subscriptions: list[Told] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     owner: str | None = None
     born: int = 0
@@ -135,18 +141,20 @@ def before(session: Session) -> Vector:
     return {} if start is None else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
 
 
-def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
-    """Return what a session without a connection consists of."""
+def state_of(session: Session, seen: Vector, fanout: Fanout, *, alone: bool = False) -> SessionState:
+    """Return what a session without a connection consists of; `alone`: without its subscriptions (`subscriptions_of`)."""
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
     state.before = before(session)
-    for number, s in enumerate(session.subscriptions.values()):
-        state.subscriptions.append((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier))
-        group, inner = split_shared(s.filter)
-        shared = fanout.group(group, inner) if group is not None else None
-        if isinstance(shared, SharedGroup):
-            numbers[shared] = number
+    for number, topic_filter in enumerate(session.subscriptions):
+        if topic_filter.startswith(SHARE_PREFIX):
+            group, inner = split_shared(topic_filter)
+            shared = fanout.group(group, inner) if group is not None else None
+            if isinstance(shared, SharedGroup):
+                numbers[shared] = number
+    if not alone:
+        state.subscriptions += subscriptions_of(session)
 
     def item(place: int, packet_id: int, o: Outgoing) -> Item:
         shared = numbers.get(o.group) if isinstance(o, SharedOutgoing) else None
@@ -164,8 +172,19 @@ def state_of(session: Session, seen: Vector, fanout: Fanout) -> SessionState:
     return state
 
 
+def subscriptions_of(session: Session) -> Iterator[Told]:
+    """Return the subscriptions that a session has now, one after the other, whatever happens to it meanwhile."""
+    return ((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in list(session.subscriptions.values()))
+
+
 def encode_state(state: SessionState, now: float) -> bytes:
     """Encode a session at `now` (s): of messages that expire, the time that they have left."""
+    return finish(encoding(state, state.subscriptions, len(state.subscriptions), now))
+
+
+def encoding(state: SessionState, subscriptions: Iterable[Told], count: int, now: float) -> Generator[int, None, bytes]:
+    """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time; yields the steps of work that
+    it took (`Turns.go`)."""
     name = (state.username or "").encode()
     flags = (state.username is not None) | (state.owner is not None) << 1
     parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
@@ -177,11 +196,21 @@ def encode_state(state: SessionState, now: float) -> bytes:
         parts += [key, len(ranges).to_bytes(4, "big"), encode_pairs(ranges)]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
-    parts.append(len(state.subscriptions).to_bytes(4, "big"))
-    for topic_filter, qos, no_local, as_published, identifier in state.subscriptions:
-        options = qos | no_local << 2 | as_published << 3
-        parts += [_text(topic_filter.encode()), bytes((options,)), identifier.to_bytes(4, "big")]
-    parts.append(len(state.items).to_bytes(4, "big"))
+    parts.append(count.to_bytes(4, "big"))
+    items = _encode_items(state, now)
+    done: list[bytes] = []
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(subscriptions, 1):
+        name = topic_filter.encode()
+        parts += [len(name).to_bytes(4, "big"), name, _OPTIONS.pack(qos | no_local << 2 | as_published << 3, identifier)]
+        if not number % WRITTEN:
+            done.append(b"".join(parts))
+            parts.clear()
+            yield WRITTEN * WRITE_WORK
+    return b"".join((*done, *parts, *items))
+
+
+def _encode_items(state: SessionState, now: float) -> list[bytes]:
+    parts = [len(state.items).to_bytes(4, "big")]
     for item in state.items:
         message = item.message
         expires, shared = message.expires_at is not None, item.shared is not None
@@ -195,7 +224,7 @@ def encode_state(state: SessionState, now: float) -> bytes:
     parts.append(len(state.origins).to_bytes(4, "big"))
     for origin in state.origins:
         parts.append(b"\0" if origin is None else b"\1" + origin[0] + origin[1].to_bytes(6, "big"))
-    return b"".join(parts)
+    return parts
 
 
 # ---------------------------------------------------------------- from bytes
@@ -230,13 +259,7 @@ class _Reader:
 
 def decode_state(data: bytes, now: float) -> SessionState:
     """Decode a session at `now` (s). Raises MalformedPacket, see `decoding`."""
-    work = decoding(data, now)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            state: SessionState = end.value
-            return state
+    return finish(decoding(data, now))
 
 
 def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:

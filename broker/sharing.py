@@ -9,7 +9,7 @@ the tree. A broker that is cut off is chosen last; what it is to get waits in th
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -18,10 +18,10 @@ from broker.custody import ref_of
 from broker.fanout import topic_of
 from broker.forms import filter_memory
 from broker.ledger import Ref
-from broker.listings import GROUP
+from broker.listings import GROUP, PACE
 from broker.message import Message
 from broker.origin import split_key
-from routing.share import HERE, Own, Pool, Standing, decode_standing, encode_standing, mark_of, parse_key
+from routing.share import HERE, Own, Pool, Standing, Teller, decode_standing, encode_standing, mark_of, parse_key
 from routing.topics import SHARE_PREFIX, split_shared
 from routing.trie import SubscriptionTrie
 
@@ -33,11 +33,24 @@ if TYPE_CHECKING:
     from broker.node import Node
     from broker.session import Session
 
+AT_ONCE = 500
+"""groups that a broker tells of in one moment and that are looked at then; the others follow in pieces of so many, with what it
+does not tell any more behind them: a message for one of them goes to other members until then, or is given late."""
+
+PIECE = 400
+"""of these, some 2 ms of work, every PACE."""
+
+NOTED, NOTE_WORK = 500, 3
+"""filters of a session that are looked at when it is connected, or is not any more; steps of work for a shared one."""
+
 
 class Sharing:
     """What is known of the groups of other brokers, and who gets what."""
 
-    __slots__ = ("_cut", "_federation", "_next_look", "_node", "_own", "_pools", "_trie", "_who", "here", "memory")
+    __slots__ = (
+        "_count", "_counted", "_federation", "_next_look", "_node", "_noting", "_own", "_planned", "_pools", "_tellers", "_trie",
+        "_who", "here", "memory",
+    )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -46,7 +59,10 @@ class Sharing:
         self._who = self._own + federation.own.boot.to_bytes(4, "big")
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
-        self._cut: dict[bytes, tuple[float, set[bytes]]] = {}  # broker that cannot be reached -> until when (s), its marks
+        self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
+        self._counted, self._count = (b"", 0.0), 0  # who tells of groups in this moment, and of how many
+        self._noting: dict[Session, Iterator[int]] = {}  # with very many groups that are noted in steps
+        self._planned = False  # `_go_on` is going to look at what they tell
         self._next_look = node.now + limits.LOG_AGE
         self.memory = 0
         """Bytes that these take, about."""
@@ -84,27 +100,103 @@ class Sharing:
                 self._federation.count("groups_refused")
 
     def session_changed(self, session: Session) -> None:
-        """Note that a session has a connection now, or none any more."""
-        for topic_filter in session.subscriptions:
+        """Note that a session has a connection now, or none any more; of very many groups some at a time."""
+        if self._noting:
+            self._noting.pop(session, None)
+        if len(session.subscriptions) <= NOTED:
+            self._note(session, session.subscriptions)
+            return
+        work = self._note_all(session, list(session.subscriptions))
+        self._noting[session] = work
+        self._node.turns.go(work, lambda: self._noting.get(session) is not work)
+
+    def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
+        """Each is noted as the session is then: whatever it does meanwhile, all are right in the end. Of one that has ended the
+        groups go by themselves, and its client may have another one in them."""
+        for at in range(0, len(filters), NOTED):
+            if self._node.sessions.get(session.client_id) is not session:
+                break
+            yield NOTE_WORK * self._note(session, filters[at : at + NOTED])
+        self._noting.pop(session, None)
+
+    def _note(self, session: Session, filters: Iterable[str]) -> int:
+        """Note a session in its groups of these filters; how many there are."""
+        found = 0
+        for topic_filter in filters:
             if topic_filter.startswith(SHARE_PREFIX):
                 name, inner = split_shared(topic_filter)
                 group = self._node.fanout.group(name or "", inner)
                 if group is not None:
+                    found += 1
                     group.note(session)
                     self.tell(group)
+        return found
 
     # ---------------------------------------------------------------- members elsewhere
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        teller = self._tellers.get(broker_id)
+        if teller is not None and teller.news and value is not None:
+            teller.news[key] = value
+            return
+        if value is None and self._federation.listings.gone == broker_id:
+            if teller is not None:
+                teller.lost(self._node.now + limits.LOG_AGE)
+            return
+        if teller is None:
+            if value is None:
+                return
+            teller = self._tellers[broker_id] = Teller(broker_id)
+        self._back(teller)
+        moment = (broker_id, self._node.now)
+        self._count = self._count + 1 if moment == self._counted else 1
+        self._counted = moment
+        if not teller.news and self._count <= AT_ONCE:
+            self._learn(teller, key, value)
+        elif value is not None or self._has_told(teller, key):
+            teller.news[key] = value
+            self._federation.catchup.expect()
+            self._soon()
+        else:
+            teller.news.pop(key, None)
+
+    def _has_told(self, teller: Teller, key: bytes) -> bool:
+        """Whether a group of a broker is known, rather than still to be looked at."""
+        mark = mark_of(key)
+        return mark in teller.marks or mark in teller.stale
+
+    @property
+    def looks(self) -> bool:
+        """Whether brokers have told of groups that are still to be looked at."""
+        return self._planned and any(teller.news for teller in self._tellers.values())
+
+    def _soon(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._node.schedule(self._node.now + PACE, self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        """Look at some of what brokers have told, and forget some of what they tell no more."""
+        self._planned = False
+        left = PIECE
+        for teller in list(self._tellers.values()):
+            while teller.busy and left:
+                left -= 1
+                if teller.news:
+                    self._learn(teller, *teller.news.popitem())
+                else:
+                    self._remove(teller, teller.stale.pop())
+        if any(teller.busy for teller in self._tellers.values()):
+            self._soon()
+        else:
+            self._federation.catchup.rest()
+
+    def _learn(self, teller: Teller, key: bytes, value: bytes | None) -> None:
         mark = mark_of(key)
         if value is None:
-            listing = self._federation.listings.directory.listings.get(broker_id)
-            if listing is not None and listing.via is None and GROUP + key in listing.entries:
-                self._cut_off(broker_id, mark)
-            else:
-                self._remove(broker_id, mark)
+            self._remove(teller, mark)
             return
-        pool = self._pools.get(mark)
+        broker_id, pool = teller.id, self._pools.get(mark)
         if (pool is None or broker_id not in pool.brokers) and self.memory > limits.TOLD_GROUPS_MEMORY:
             self._federation.count("groups_refused")
             return
@@ -122,14 +214,15 @@ class Sharing:
         standing = pool.brokers.get(broker_id)
         if standing is None:
             self.memory += limits.MEMBERS_MEMORY
-            standing = pool.brokers[broker_id] = Standing(broker_id)
+            standing = pool.brokers[broker_id] = Standing(teller)
             standing.pending = catchup.wanted(mark)
             if not standing.pending:
                 catchup.known(mark)
+        teller.marks.add(pool.mark)
+        teller.stale.discard(mark)
         if standing.pending:
             catchup.ask(broker_id, mark)
         standing.weight = decode_standing(value)
-        standing.cut = False
         self._federation.assignments.member_came(mark)
 
     def caught_up(self, broker_id: bytes, mark: bytes) -> None:
@@ -148,42 +241,48 @@ class Sharing:
         if mark not in self.here and (pool is None or all(standing.pending for standing in pool.brokers.values())):
             self._federation.catchup.unknown(mark)
 
-    def _remove(self, broker_id: bytes, mark: bytes) -> None:
+    def _remove(self, teller: Teller, mark: bytes) -> None:
+        teller.marks.discard(mark)
+        teller.stale.discard(mark)
         pool = self._pools.get(mark)
-        if pool is None or pool.brokers.pop(broker_id, None) is None:
-            return
-        self.memory -= limits.MEMBERS_MEMORY
-        self._federation.catchup.forget(broker_id, mark)
-        if not pool.brokers:
-            del self._pools[mark]
-            self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
-            self._trie.remove(pool.filter, pool.group)
-            self._node.fanout.invalidate(pool.filter)
-        self._perhaps_unknown(mark)
-
-    def _cut_off(self, broker_id: bytes, mark: bytes) -> None:
-        pool = self._pools.get(mark)
-        if pool is not None and broker_id in pool.brokers:
-            pool.brokers[broker_id].cut = True
-            _, marks = self._cut.setdefault(broker_id, (self._node.now + limits.LOG_AGE, set()))
-            marks.add(mark)
+        if pool is not None and pool.brokers.pop(teller.id, None) is not None:
+            self.memory -= limits.MEMBERS_MEMORY
+            self._federation.catchup.forget(teller.id, mark)
+            if not pool.brokers:
+                del self._pools[mark]
+                self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
+                self._trie.remove(pool.filter, pool.group)
+                self._node.fanout.invalidate(pool.filter)
+            self._perhaps_unknown(mark)
+        if not (teller.marks or teller.busy):
+            self._tellers.pop(teller.id, None)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if via is not None and broker_id in self._cut:
-            self._forget(broker_id)  # it is back and has told all its groups again
+        teller = self._tellers.get(broker_id)
+        if via is not None and teller is not None:
+            self._back(teller)  # it has told all its groups again
+            self._forget(teller)
 
-    def _forget(self, broker_id: bytes) -> None:
-        """Forget what is known of a broker from before it was cut off."""
-        for mark in self._cut.pop(broker_id)[1]:
-            pool = self._pools.get(mark)
-            if pool is not None and broker_id in pool.brokers and pool.brokers[broker_id].cut:
-                self._remove(broker_id, mark)
+    def _back(self, teller: Teller) -> None:
+        """A broker can be reached, perhaps again."""
+        if teller.cut:
+            teller.back()
+            self._federation.catchup.back(teller.id)
+
+    def _forget(self, teller: Teller) -> None:
+        """Forget what a broker tells no more."""
+        if teller.news or len(teller.stale) > AT_ONCE:
+            self._soon()
+            return
+        while teller.stale:
+            self._remove(teller, teller.stale.pop())
 
     def tick(self, now: float) -> None:
         """Forget brokers that are cut off for longer than logs last: nothing that waits for them is left."""
-        if self._cut:
-            for broker_id in [b for b, (until, _) in self._cut.items() if until <= now]:
-                self._forget(broker_id)
+        for teller in list(self._tellers.values()):
+            if teller.cut and teller.until <= now and teller.marks:
+                teller.forget()
+                self._forget(teller)
         if now >= self._next_look:
             self._next_look = now + limits.LOG_AGE / 4
             self._federation.catchup.forget_old()
@@ -198,8 +297,8 @@ class Sharing:
     # ---------------------------------------------------------------- published here
 
     def waits(self, topic: str) -> bool:
-        """Whether members elsewhere of a group for a topic wait for what is older (`broker.catchup`)."""
-        return any(standing.pending for pool in self._trie.match(topic) for standing in pool.brokers.values())
+        """Whether members elsewhere of a group for a topic wait for what is older (`broker.catchup`), or may do so."""
+        return self.looks or any(standing.pending for pool in self._trie.match(topic) for standing in pool.brokers.values())
 
     def publish(self, route: Route, message: Message) -> None:
         """Deliver and pass on what is published here."""
@@ -312,7 +411,7 @@ class Sharing:
         if pool is None or not message.qos or self._best(group, allowed) > Own.AWAY:
             return True
         visited = _visited(message)
-        there = (s for s in pool.brokers.values() if s.weight and not s.cut and s.id not in visited)
+        there = (s for s in pool.brokers.values() if s.weight and not s.teller.cut and s.id not in visited)
         if len(visited) >= limits.MAX_PASSES or not any(there):
             return True
         self.pass_on(group.mark, message, denied=bool(group.members) and self._best(group, allowed) is Own.NONE)
@@ -343,7 +442,7 @@ class Sharing:
     def connected_elsewhere(self, mark: bytes) -> bool:
         """Whether a group has connected members at other brokers that can be reached."""
         pool = self._pools.get(mark)
-        return pool is not None and any(s.weight and not s.cut for s in pool.brokers.values())
+        return pool is not None and any(s.weight and not s.teller.cut for s in pool.brokers.values())
 
     def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
         """Return who may get a message that was given to a member before: `HERE`, a broker, or None. `skip`: not these."""

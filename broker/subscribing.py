@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -10,16 +11,21 @@ from broker.availability import check_identifier, unavailable
 from broker.effects import AuthorizeSubscribe
 from broker.forms import filter_memory, form_of
 from broker.session import Subscription
-from broker.wire.constants import ReasonCode
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
 from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker.wire.properties import Property
+from broker.wire.steps import finish
 from broker.wire.strings import check_topic_filter
 from routing.topics import SHARE_PREFIX, split_shared, valid_topic_filter
 
 if TYPE_CHECKING:
     from broker.client import Client
+
+PIECES = 5
+"""thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in later turns."""
 
 REASONS = 100
 """refused filters that the Reason String of one SUBACK names."""
@@ -27,15 +33,83 @@ REASONS = 100
 
 def subscribe(client: Client, packet: Subscribe) -> None:
     """Handle a SUBSCRIBE, or ask the topic plugins first. Raises MalformedPacket and ProtocolViolation."""
-    for request in packet.filters:
-        check_topic_filter(request.filter, shared=client.version == 5)
-    _check_answer(client, len(packet.filters))
+    finish(_checking(client, packet))
+    _subscribe(client, packet)
+
+
+def receive_large(client: Client, first: int, body: bytes) -> None:
+    """Handle a SUBSCRIBE or UNSUBSCRIBE with perhaps very many filters: these are decoded and checked in steps, and what comes
+    behind it waits. Raises MalformedPacket and ProtocolViolation."""
+    turns = client.node.turns
+    work = _receiving(client, first, body)
+    try:
+        for _ in range(PIECES):
+            next(work)
+    except StopIteration as end:
+        _begin(client, end.value)
+        return
+    client.conn.waiting = True
+    turns.later(lambda now: turns.go(_received(client, work), lambda: False))
+
+
+def _receiving(client: Client, first: int, body: bytes) -> Generator[int, None, Subscribe | Unsubscribe]:
+    """A filter is a step of work to decode, and another one to check."""
+    reading = reading_subscribe if first >> 4 == PacketType.SUBSCRIBE else reading_unsubscribe
+    packet: Subscribe | Unsubscribe = yield from reading(first, body, client.version)
+    yield from _checking(client, packet)
+    return packet
+
+
+def _received(client: Client, work: Generator[int, None, Subscribe | Unsubscribe]) -> Iterator[int]:
+    try:
+        packet = yield from work
+        step = partial(_begin, client, packet)
+    except WireError as error:
+        step = partial(_fail, error)
+
+    def begin() -> bool:
+        client.conn.waiting = False
+        step()
+        return not client.conn.waiting
+
+    go_on(client, client.node.now, begin)
+
+
+def _begin(client: Client, packet: Subscribe | Unsubscribe) -> None:
+    if isinstance(packet, Subscribe):
+        _subscribe(client, packet)
+    else:
+        _leave(client, packet)
+
+
+def _fail(error: WireError) -> None:
+    raise error
+
+
+def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int, None, None]:
+    """Look whether all filters of a packet are what a client may ask for; yields of how many. Raises MalformedPacket and
+    ProtocolViolation."""
+    requests = [f.filter for f in packet.filters] if isinstance(packet, Subscribe) else packet.filters
+    for at in range(0, len(requests), FILTERS):
+        if at:
+            yield FILTERS
+        for topic_filter in requests[at : at + FILTERS]:
+            check_topic_filter(topic_filter, shared=client.version == 5)
+    _check_answer(client, len(requests))
+    if not isinstance(packet, Subscribe):
+        return
     check_identifier(packet, client.node.config)
     if client.version == 5:
-        for request in packet.filters:
-            missing = unavailable(request.filter, client.node.config)
-            if missing is not None:  # it was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13)
-                raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
+        for at in range(0, len(requests), FILTERS):
+            if at:
+                yield FILTERS
+            for topic_filter in requests[at : at + FILTERS]:
+                missing = unavailable(topic_filter, client.node.config)
+                if missing is not None:  # it was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13)
+                    raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
+
+
+def _subscribe(client: Client, packet: Subscribe) -> None:
     if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
         client.conn.waiting = True
         client.node.effects.append(AuthorizeSubscribe(client, packet))
@@ -65,7 +139,7 @@ class Granting:
         self._identifier = identifiers[0] if identifiers else 0
         self._codes: list[int] = []
         self._refused: list[str] = []
-        self._retained: list[Subscription] = []  # that get what is retained
+        self._retained: dict[str, Subscription] = {}  # that get what is retained, by filter
         self._filters: list[str] = []  # that others are to know now
 
     def _next(self) -> list[tuple[SubscriptionRequest, bool]]:
@@ -92,20 +166,7 @@ class Granting:
         self._go_on(now, self.begin)
 
     def _go_on(self, now: float, step: Callable[[], bool]) -> None:
-        client, node = self._client, self._client.node
-        node.now = now
-        current, node.current = node.current, client.conn
-        done = True
-        if node.sessions.get(client.session.client_id) is not client.session:
-            node.federation.propagation.settle_for(self._filters)
-        else:  # though its connection may have ended: it came before
-            try:
-                done = step()
-            except WireError as error:
-                client.fail(error)
-        if done:
-            client.conn.resume(now)
-        node.current = current
+        go_on(self._client, now, step, self._filters)
 
     def _take(self) -> bool:
         """Subscribe; answer when these were the last filters."""
@@ -115,7 +176,7 @@ class Granting:
                 reason = _refusal(client, request, permitted)
                 if reason is None:
                     self._codes.append(min(request.qos, node.config.max_qos))
-                    self._retained += _add(client, request, self._codes[-1], self._identifier)
+                    self._retained |= _add(client, request, self._codes[-1], self._identifier)
                 else:
                     self._codes.append(reason)
                     if len(self._refused) < REASONS:
@@ -133,23 +194,44 @@ class Granting:
             for request, code in zip(self._packet.filters, self._codes, strict=True):
                 if code < 0x80:
                     node.event("broker_client_subscribed", client=client, topic=request.filter, qos=code)
-        node.feeds.begin(client.session, self._retained)
+        node.feeds.begin(client.session, self._retained.values())
         return True
+
+
+def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[str] = ()) -> None:
+    """Do a step of what a client asked for in a packet (True: the last one), unless its session is no more. `told`: filters that
+    others know already as wanted."""
+    node = client.node
+    node.now = now
+    current, node.current = node.current, client.conn
+    done = True
+    if node.sessions.get(client.session.client_id) is not client.session:
+        node.federation.propagation.settle_for(told)
+    else:  # though its connection may have ended: it came before
+        try:
+            done = step()
+        except WireError as error:
+            client.fail(error)
+    if done:
+        client.conn.resume(now)
+    node.current = current
 
 
 def unsubscribe(client: Client, packet: Unsubscribe) -> None:
     """Handle an UNSUBSCRIBE. Raises MalformedPacket and ProtocolViolation."""
-    for topic_filter in packet.filters:
-        check_topic_filter(topic_filter, shared=client.version == 5)
-    _check_answer(client, len(packet.filters))
+    finish(_checking(client, packet))
+    _leave(client, packet)
+
+
+def _leave(client: Client, packet: Unsubscribe) -> None:
     codes: list[int] = []
 
-    def go_on(now: float) -> None:
+    def later(now: float) -> None:
         known = client.node.sessions.get(client.session.client_id) is client.session
-        if not known or _unsubscribe(client, packet, codes, go_on):
+        if not known or _unsubscribe(client, packet, codes, later):
             client.conn.resume(now)
 
-    client.conn.waiting = not _unsubscribe(client, packet, codes, go_on)
+    client.conn.waiting = not _unsubscribe(client, packet, codes, later)
 
 
 def _unsubscribe(client: Client, packet: Unsubscribe, codes: list[int], later: Callable[[float], None]) -> bool:
@@ -219,7 +301,7 @@ def _may_subscribe(client: Client, topic_filter: str, note: bool) -> bool:
     return False
 
 
-def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int) -> list[Subscription]:
+def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int) -> dict[str, Subscription]:
     """Subscribe; returns the subscription if it gets what is retained."""
     session = client.session
     node = client.node
@@ -229,5 +311,5 @@ def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int
     subscription.start = node.federation.positions.begin() if known is None else known.start
     node.fanout.subscribe(subscription, group, inner)
     if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known is not None):
-        return []  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
-    return [subscription]
+        return {}  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
+    return {request.filter: subscription}

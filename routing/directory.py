@@ -76,11 +76,10 @@ class Went:
 
 @dataclass(slots=True)
 class Posted:
-    """A reachable broker posted an entry, or withdrew it (None)."""
+    """A reachable broker posted entries, or withdrew them (None)."""
 
     id: bytes
-    key: bytes
-    value: bytes | None
+    changes: list[tuple[bytes, bytes | None]]
 
 
 Event = Came | Moved | Went | Posted
@@ -377,12 +376,13 @@ class Directory:
     def _replace(self, listing: Listing, new: dict[bytes, bytes], state: bytes) -> None:
         self._memory -= listing.memory
         old, listing.entries = listing.entries, new
-        listing.size = sum(len(key) + len(value) for key, value in new.items())
+        listing.size = sum(map(len, new)) + sum(map(len, new.values()))
         self._memory += listing.memory
         listing.up = {key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP}
         if listing.via is not None:
-            self._events += [Posted(listing.id, key, None) for key in old if key not in new]
-            self._events += [Posted(listing.id, key, value) for key, value in new.items() if old.get(key) != value]
+            changes: list[tuple[bytes, bytes | None]] = [(key, None) for key in old if key not in new]
+            changes += [(key, value) for key, value in new.items() if old.get(key) != value]
+            self._events.append(Posted(listing.id, changes))
         listing.recent.clear()
         listing.boot, listing.version = int.from_bytes(state[:4], "big"), int.from_bytes(state[4:], "big")
         self._taken(listing)
@@ -420,7 +420,7 @@ class Directory:
         old, listing.version = listing.version, int.from_bytes(after, "big")
         self._taken(listing)
         if listing.via is not None:
-            self._events += [Posted(broker_id, key, value) for key, value in changes]
+            self._events.append(Posted(broker_id, changes))
         self._flood(listing, old, changes, peer)
 
     # ---------------------------------------------------------------- said

@@ -31,16 +31,54 @@ class Own(IntEnum):
     READY = 3
 
 
-class Standing:
-    """What another broker tells of its members of one group."""
+class Teller:
+    """Another broker that tells of its groups. All of them are cut off in one moment, however many they are; what it tells when
+    it is back may be looked at later, and what it tells no more then is forgotten later still (`broker.sharing`)."""
 
-    __slots__ = ("credit", "cut", "id", "pending", "weight")
+    __slots__ = ("cut", "id", "marks", "news", "stale", "until")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
+        self.cut = False  # it cannot be reached
+        self.until = 0.0  # s; then what it has told is forgotten, while it is cut off
+        self.marks: set[bytes] = set()  # of its groups,
+        self.stale: set[bytes] = set()  # and of those that it does not tell of any more
+        self.news: dict[bytes, bytes | None] = {}  # group -> what it tells of it and is still to be looked at (None: no member)
+
+    def lost(self, until: float) -> None:
+        """It cannot be reached. It tells all of its groups again when it can be."""
+        if not self.cut:
+            self.cut, self.until = True, until
+            self.news.clear()
+            self.marks |= self.stale
+            self.stale.clear()
+
+    def back(self) -> None:
+        """It can be reached, and tells all of its groups: what it does not tell again is no more."""
+        self.cut = False
+        self.forget()
+
+    def forget(self) -> None:
+        """What it has told holds no more, but for what it tells from now on."""
+        self.stale |= self.marks
+        self.marks = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be looked at, or forgotten."""
+        return bool(self.news or self.stale)
+
+
+class Standing:
+    """What another broker tells of its members of one group."""
+
+    __slots__ = ("credit", "id", "pending", "teller", "weight")
+
+    def __init__(self, teller: Teller) -> None:
+        self.teller = teller
+        self.id = teller.id
         self.weight = 0  # connected members, roughly; 0: all are away
         self.credit = 0  # of turns
-        self.cut = False  # the broker cannot be reached
         self.pending = False  # its members get what is older first
 
 
@@ -67,7 +105,7 @@ class Pool:
         if own is Own.READY:
             return HERE
         there = [standing for standing in self.brokers.values() if standing.id not in skip and (again or not standing.pending)]
-        reachable = [standing for standing in there if not standing.cut]
+        reachable = [standing for standing in there if not standing.teller.cut]
         connected = [standing for standing in reachable if standing.weight]
         if connected:
             if busy is not None and len(connected) > 1:

@@ -7,7 +7,7 @@ but slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeAlias, TypeVar
 
 from broker.wire.constants import BRIDGE_BIT, V5, V31, V311, WILL, PacketType
@@ -33,10 +33,14 @@ from broker.wire.packets import (
     Will,
 )
 from broker.wire.properties import Properties, Property, decode_properties
+from broker.wire.steps import finish
 from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, read_string, shorten
 
 _A = TypeVar("_A", Puback, Pubrec, Pubrel, Pubcomp)
 _Decoder: TypeAlias = Callable[[int, bytes, int], Packet]
+
+FILTERS = 1_000
+"""of a SUBSCRIBE or UNSUBSCRIBE that are decoded at a time."""
 
 _PROTOCOLS = {("MQIsdp", V31), ("MQTT", V311), ("MQTT", V5)}
 _BEGINNINGS = {b"\0\x04MQTT\x04": ("MQTT", V311), b"\0\x04MQTT\x05": ("MQTT", V5)}
@@ -191,7 +195,12 @@ def decode_pubcomp(first: int, body: bytes, version: int) -> Pubcomp:
 
 
 def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
-    """Decode a SUBSCRIBE.
+    """Decode a SUBSCRIBE, see `reading_subscribe`."""
+    return finish(reading_subscribe(first, body, version))
+
+
+def reading_subscribe(first: int, body: bytes, version: int) -> Generator[int, None, Subscribe]:
+    """Decode a SUBSCRIBE, some filters at a time; yields how many.
 
     Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in MQTT 5 and for No
     Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved options (MQTT-3.8.3-5; MQTT-3.8.3-4 of
@@ -210,6 +219,8 @@ def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
             raise MalformedPacket("SUBSCRIBE is truncated before the options of a filter")
         filters.append(_read_options(topic_filter, body[pos], version))
         pos += 1
+        if not len(filters) % FILTERS:
+            yield FILTERS
     if not filters:
         raise ProtocolViolation("SUBSCRIBE has no Topic Filter")
     return Subscribe(packet_id, filters, properties)
@@ -226,7 +237,13 @@ def decode_suback(first: int, body: bytes, version: int) -> Suback:
 
 
 def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
-    """Decode an UNSUBSCRIBE. Raises ProtocolViolation for no filter (MQTT-3.10.3-2); a filter may be ill-formed."""
+    """Decode an UNSUBSCRIBE, see `reading_unsubscribe`."""
+    return finish(reading_unsubscribe(first, body, version))
+
+
+def reading_unsubscribe(first: int, body: bytes, version: int) -> Generator[int, None, Unsubscribe]:
+    """Decode an UNSUBSCRIBE, some filters at a time; yields how many. Raises ProtocolViolation for no filter (MQTT-3.10.3-2); a
+    filter may be ill-formed."""
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
@@ -236,6 +253,8 @@ def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
     while pos < len(body):
         topic_filter, pos = read_string(body, pos)
         filters.append(topic_filter)
+        if not len(filters) % FILTERS:
+            yield FILTERS
     if not filters:
         raise ProtocolViolation("UNSUBSCRIBE has no Topic Filter")
     return Unsubscribe(packet_id, filters, properties)

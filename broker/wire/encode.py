@@ -39,6 +39,9 @@ __all__ = ["encode_packet", "encode_publish", "encode_varint", "publish_bytes", 
 
 _ACKS = {Puback: b"\x40", Pubrec: b"\x50", Pubrel: b"\x62", Pubcomp: b"\x70"}
 
+_GRANTS = bytes(min(code, 0x80) for code in range(256))
+"""Codes of a SUBACK before MQTT 5, by those of MQTT 5."""
+
 # Reason Codes of a refused CONNECT as return codes of MQTT 3.1.1 (table 3.1); all others: 3, Server unavailable.
 _RETURN_CODES: dict[int, int] = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
@@ -148,8 +151,8 @@ def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
 
 def _encode_suback(packet: Suback, version: int) -> bytes:
     # Before MQTT 5 there is one failure code, 0x80.
-    codes = packet.codes if version == V5 else [min(code, 0x80) for code in packet.codes]
-    return _frame(0x90, _id_and_properties(packet.packet_id, packet.properties, version) + bytes(codes))
+    codes = bytes(packet.codes) if version == V5 else bytes(packet.codes).translate(_GRANTS)
+    return _frame(0x90, _id_and_properties(packet.packet_id, packet.properties, version) + codes)
 
 
 def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:

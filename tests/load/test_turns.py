@@ -16,17 +16,17 @@ from broker.answers import ASK
 from broker.assignments import DECLINE, REPORT
 from broker.giving import PART, REQUEST, REST, TAKE, say
 from broker.ledger import encode_refs
-from broker.listings import CLIENT, INTEREST
+from broker.listings import CLIENT, GROUP, INTEREST
 from broker.log import Entry
 from broker.message import Message
 from broker.origin import Window, encode_for_links, encode_vector, origin_key
 from broker.ownership import ANONYMOUS, KEPT, digest
 from broker.ownership import Entry as Posted
-from broker.parts import split
+from broker.parts import PART_SIZE, split
 from broker.records import DIRECTORY, ROUTED, SEEN
 from broker.sessionstate import SessionState, encode_state
 from broker.takeover import CLOSING, RESTING
-from broker.wire import Property, Subscribe, SubscriptionRequest
+from broker.wire import Property, Subscribe, SubscriptionRequest, encode_packet
 from routing.directory import ASK as ASK_LISTING
 from routing.directory import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
@@ -202,21 +202,21 @@ def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
         body = say(request, stamp, "k", bytes(4) + digest(None) + rest)
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REQUEST)) + body)))
 
-    longest(world, f"a session of {FILTERS} subscriptions is encoded", lambda: ask(TAKE, b""), lambda: True)
+    sent = len(one.transport.written)
+    longest(
+        world, f"a session of {FILTERS} subscriptions is encoded", lambda: ask(TAKE, b""),
+        lambda: len(one.transport.written) > sent + PART_SIZE,
+    )  # fmt: skip
     publisher = world.connect("p")
     for number in range(100):
         publisher.publish(f"{moves(FILTERS - 1 - number).decode()}/x", qos=1, packet_id=number + 1)
     longest(world, "and what came meanwhile: 100 messages", lambda: ask(REST, encode_vector({})), lambda: True)
 
 
-@pytest.mark.parametrize("routing", ["topic", "interest"])
-def test_a_broker_with_very_many_filters(routing: str) -> None:
-    world = lone(routing=routing, link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+def all_but_the_last(world: World, one: Neighbour, entries: list[tuple[bytes, bytes | None]]) -> bytes:
+    """A neighbour tells these; returns the last part of that."""
     known(world, one, 2)
-    entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
-    entries += [(INTEREST + moves(number), b"") for number in range(FILTERS)]
+    entries = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), *entries]
     head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (3).to_bytes(8, "big")
     starts = range(0, len(entries), 1500)
     parts = [
@@ -225,15 +225,85 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     for part in parts[:-1]:
         one.send(ping((DIRECTORY, part)))
         world.advance(0.01)
+    return ping((DIRECTORY, parts[-1]))
+
+
+def lost(world: World, one: Neighbour) -> None:
+    world.node.connection_lost(one.conn, "reset", world.now)
+    world.settle()
+
+
+@pytest.mark.parametrize("routing", ["topic", "interest"])
+def test_a_broker_with_very_many_filters(routing: str) -> None:
+    world = lone(routing=routing, link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    last = all_but_the_last(world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)])
     interest = world.node.federation.interest
     what = f"a listing of {FILTERS} filters comes ({routing})"
-    longest(world, what, lambda: one.send(ping((DIRECTORY, parts[-1]))), lambda: not interest._tellings)
+    longest(world, what, lambda: one.send(last), lambda: not interest._tellings)
+    longest(world, f"its broker is lost ({routing})", lambda: lost(world, one), lambda: not interest._tellings)
 
-    def lost() -> None:
-        world.node.connection_lost(one.conn, "reset", world.now)
-        world.settle()
 
-    longest(world, f"its broker is lost ({routing})", lost, lambda: not interest._tellings)
+@pytest.mark.parametrize("published", [False, True])
+def test_a_broker_with_very_many_groups(published: bool) -> None:
+    """`published`: something was, so that it is asked how old each of them is."""
+    world = lone(routing="topic", link_timeout=1000.0)
+    if published:
+        world.connect("p").publish("t", b"x", 1)
+    one = Neighbour(world, 101)
+    one.child()
+    groups = [group_key(f"g{number % 100}", moves(number).decode()) for number in range(FILTERS)]
+    last = all_but_the_last(world, one, [(GROUP + group, encode_standing(1)) for group in groups])
+    sharing, until = world.node.federation.sharing, world.now + 10.0
+    what = f"a listing of {FILTERS} groups comes" + ", and they are caught up" * published
+    longest(world, what, lambda: one.send(last), lambda: world.now > until)
+    assert len(sharing._pools) == FILTERS
+    until = world.now + limits.LOG_AGE + 5.0
+    longest(world, "its broker is lost, and they are forgotten", lambda: lost(world, one), lambda: world.now > until)
+    assert not sharing._pools
+
+
+def test_one_client_with_very_many_shared_subscriptions() -> None:
+    world, count = lone(routing="topic", link_timeout=1000.0), 20_000
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    for begin in range(0, count, 10_000):
+        numbers = range(begin, begin + 10_000)
+        filters = [SubscriptionRequest(f"$share/g/{moves(number).decode()}", 1) for number in numbers]
+        longest(world, "10000 shared subscriptions", lambda filters=filters: client.send(Subscribe(1, filters)), client.take)  # type: ignore[misc]
+
+    def later(what: str, begin: Callable[[], Any], seconds: float) -> None:
+        until = world.now + seconds
+        longest(world, f"a client with {count} shared subscriptions {what}", begin, lambda: world.now > until)
+
+    later("disconnects", client.vanish, 2.0)
+    later("is back", lambda: world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}), 2.0)
+    later("disconnects again, and its session expires", world.peers[-1].vanish, 70.0)
+
+
+def test_many_that_wait_for_a_broker_that_hangs() -> None:
+    world, count = lone(routing="topic", link_timeout=1000.0), 10_000
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    clients = [world.connect(f"c{number}") for number in range(count)]
+    world.peers.clear()
+    for number, client in enumerate(clients):
+        client.send(Subscribe(1, [SubscriptionRequest(f"t/{number}", 1)]))
+    last = clients[-1].transport
+    longest(world, f"{count} SUBSCRIBEs wait for a broker that says nothing", lambda: None, lambda: last.written)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_largest_subscribe(version: int) -> None:
+    world, count = World(), limits.MAX_FILTERS_SIZE // 4 - 2
+    client = world.connect("k", version=version)
+    packet = encode_packet(Subscribe(1, [SubscriptionRequest("abcdefgh"[number % 8], 0) for number in range(count)]), version)
+    what = f"a SUBSCRIBE with {count} filters of one character (version {version})"
+    longest(world, what, lambda: client.send(packet), lambda: client.transport.written)
 
 
 def test_new_rules() -> None:

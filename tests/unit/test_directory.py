@@ -65,11 +65,12 @@ class Net:
                         known[who] = dict(directory.listings[who].entries)
                     case Went(who, _):
                         del known[who]
-                    case Posted(who, key, None):
-                        known[who].pop(key, None)
-                    case Posted(who, key, value):
-                        assert value is not None
-                        known[who][key] = value
+                    case Posted(who, changes):
+                        for key, value in changes:
+                            if value is None:
+                                known[who].pop(key, None)
+                            else:
+                                known[who][key] = value
 
     def step(self) -> bool:
         self.collect()

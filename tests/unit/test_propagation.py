@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker import propagation
+from broker import limits, propagation
 from broker.access import Access
 from broker.aclfile import parse_rules
 from broker.interest import LINGER
@@ -335,3 +335,84 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
     assert start is not None
     assert start.tops[key] == (7 if says else 5)
     assert (key in start.open) is not says
+
+
+# ------------------------------------------------------------------ very many
+
+MANY = 3 * limits.TURN_WORK // limits.PACKET_WORK
+
+
+def crowd(world: World) -> tuple[Neighbour, list[FakeClient]]:
+    """Clients that all wait for the same neighbour."""
+    neighbour, _ = beside(world)
+    clients = [world.connect(f"c{number}") for number in range(MANY)]
+    world.peers = [neighbour]  # type: ignore[list-item]
+    for number, client in enumerate(clients):
+        subscribe(client, f"a/{number}")
+    world.advance(PACE)
+    return neighbour, clients
+
+
+def served(clients: list[FakeClient]) -> int:
+    """How many have been answered, and that nobody was who came behind one that has not been."""
+    got = [bool(client.transport.written) for client in clients]
+    assert got == sorted(got, reverse=True)
+    return sum(got)
+
+
+def turn(world: World) -> None:
+    due = world.node.next_deadline()
+    assert due is not None
+    world.now = max(world.now, due)
+    world.node.tick(world.now)
+    world.settle()
+
+
+def test_many_that_waited_go_on_in_several_turns(world: World) -> None:
+    neighbour, clients = crowd(world)
+    assert served(clients) == 0
+    world.node.turns.work = 0
+    answer(neighbour)
+    before, steps = 0, 0
+    while (now := served(clients)) < MANY:
+        assert 0 < now - before < MANY / 2
+        before, steps = now, steps + 1
+        while served(clients) == before:
+            turn(world)
+    assert steps > 1
+    assert world.counters.subscriptions_unconfirmed == 0
+
+
+def test_a_broker_that_comes_before_all_have_gone_on_has_to_know(world: World) -> None:
+    neighbour, clients = crowd(world)
+    world.node.turns.work = 0
+    answer(neighbour)
+    some = served(clients)
+    assert 0 < some < MANY
+    other = Neighbour(world, 102)
+    for _ in range(10):
+        turn(world)
+    assert served(clients) < MANY
+    other.child()
+    world.advance(PACE)
+    world.advance(PAUSE_MOST)
+    assert served(clients) < MANY
+    for _ in range(20):
+        answer(neighbour)
+        answer(other)
+        world.advance(PAUSE_MOST)
+    assert served(clients) == MANY
+
+
+def test_many_that_have_waited_in_vain_go_on_in_several_turns(world: World) -> None:
+    _, clients = crowd(world)
+    most = before = 0
+    until = world.now + WAIT + 1.0
+    while world.now < until:
+        world.node.turns.work = 0
+        turn(world)
+        now = served(clients)
+        most, before = max(most, now - before), now
+    assert before == MANY
+    assert most < MANY / 2
+    assert world.counters.subscriptions_unconfirmed == MANY

@@ -27,6 +27,7 @@ from routing.share import (
     Own,
     Pool,
     Standing,
+    Teller,
     decode_standing,
     encode_standing,
     group_key,
@@ -44,9 +45,9 @@ def pool(**brokers: int | None) -> Pool:
     """A pool; weights by broker, None: cut off."""
     made = Pool(MARK, "g", "t")
     for name, weight in brokers.items():
-        standing = made.brokers[name.encode()] = Standing(name.encode())
+        standing = made.brokers[name.encode()] = Standing(Teller(name.encode()))
         standing.weight = weight or 0
-        standing.cut = weight is None
+        standing.teller.cut = weight is None
     return made
 
 
@@ -93,8 +94,8 @@ def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
     """Whatever was before: nobody is chosen while somebody better is there, and nobody only when nobody is there."""
     there = pool()
     for name, weight, cut, own in steps:
-        standing = there.brokers.setdefault(name.encode(), Standing(name.encode()))
-        standing.weight, standing.cut = weight, cut
+        standing = there.brokers.setdefault(name.encode(), Standing(Teller(name.encode())))
+        standing.weight, standing.teller.cut = weight, cut
 
         def rank(chosen: bytes | None, own: Own = own) -> int:
             if chosen is None:
@@ -102,7 +103,7 @@ def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
             if chosen == HERE:
                 return {Own.NONE: 0, Own.AWAY: 3, Own.BUSY: 4, Own.READY: 6}[own]
             other = there.brokers[chosen]
-            return 1 if other.cut else 5 if other.weight else 2
+            return 1 if other.teller.cut else 5 if other.weight else 2
 
         assert rank(there.choose(own)) == max(map(rank, (None, HERE, *there.brokers)))
 

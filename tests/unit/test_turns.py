@@ -10,10 +10,25 @@ from broker import limits
 from broker.forms import form_of
 from broker.message import Message
 from broker.origin import origin_key
-from broker.wire import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe, encode_packet
+from broker.subscribing import PIECES
+from broker.turns import PAUSE
+from broker.wire import (
+    Pingreq,
+    Pingresp,
+    Property,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    encode_packet,
+)
+from broker.wire.decode import FILTERS
+from broker.wire.varint import encode_varint
 from routing.topics import matches
 from tests.unit.link_harness import FAR, Neighbour, lone, message
-from tests.unit.node_harness import FakeClient, World
+from tests.unit.node_harness import FakeClient, World, connect_packet
 
 QUOTA, QOS = 0x97, 1
 OVERLAPPING = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghij"))]
@@ -318,3 +333,77 @@ def test_a_session_that_ends_gets_no_more_of_them() -> None:
     client.vanish()
     world.advance(0.1)
     assert len(world.node.feeds) == 0
+
+
+# ---------------------------------------------------------------- very many filters in one packet
+
+WORDS = [chr(ord("a") + number % 26) for number in range(3 * PIECES * FILTERS)]
+"""Filters of one character."""
+
+
+def kinds(client: FakeClient) -> list[type]:
+    return [type(packet) for packet in client.take()]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_packet_of_very_many_filters_is_decoded_in_several_turns(version: int) -> None:
+    world = World()
+    client, other = world.connect("c", version=version), world.connect("o")
+    requests = [SubscriptionRequest(word, number % 3) for number, word in enumerate(WORDS)]
+    client.send(Subscribe(7, requests), Publish("z", b"behind"))
+    assert client.conn.waiting
+    assert not world.session("c").subscriptions
+    other.publish("z", b"before", 0)
+    other.send(Pingreq())
+    assert kinds(other) == [Pingresp]
+    world.advance(1.0)
+    suback, behind = client.take()
+    assert isinstance(suback, Suback)
+    assert suback.codes == [request.qos for request in requests]
+    assert isinstance(behind, Publish)
+    assert behind.payload == b"behind"
+    assert set(world.session("c").subscriptions) == set(WORDS)
+    client.send(Unsubscribe(8, WORDS), Pingreq())
+    assert kinds(client) == []
+    world.advance(1.0)
+    assert kinds(client) == [Unsuback, Pingresp]
+    assert not world.session("c").subscriptions
+
+
+@pytest.mark.parametrize("bad", [b"\0\1#\3", b"\0\3a/#", b"\0\4a#/b\0", b"\0\1"], ids=["QoS 3", "short", "wrong", "no options"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_last_of_very_many_filters_is_bad(bad: bytes, version: int) -> None:
+    """It is noticed late, and no filter before it is subscribed to."""
+    world = World()
+    client = world.connect("c", version=version)
+    body = b"\0\7" + b"\0" * (version == 5) + b"".join(b"\0\1" + word.encode() + b"\0" for word in WORDS) + bad
+    client.send(b"\x82" + encode_varint(len(body)) + body, Pingreq())
+    assert not client.closed
+    world.advance(1.0)
+    assert client.closed
+    assert "c" not in world.node.sessions
+    assert world.counters.malformed + world.counters.protocol_errors == 1
+    assert Pingresp not in kinds(client)
+
+
+@pytest.mark.parametrize("how", ["vanish", "again", "clean"])
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_a_client_that_goes_while_its_filters_are_decoded(how: str, turns: int) -> None:
+    """It came before it went: a session that is kept has the filters; a new one of the same client has none of them."""
+    world = World()
+    expiry = {Property.SESSION_EXPIRY_INTERVAL: 1000}
+    client = world.connect("c", clean=False, properties=expiry)
+    client.send(Subscribe(7, [SubscriptionRequest(word, 1) for word in WORDS]))
+    for _ in range(turns):
+        world.now += PAUSE
+        world.node.tick(world.now)
+        world.settle()
+    if how == "vanish":
+        client.vanish()
+    else:
+        world.open().send(connect_packet("c", clean=how == "clean", properties=expiry))
+    world.advance(2.0)
+    session = world.session("c")
+    assert set(session.subscriptions) == (set() if how == "clean" else set(WORDS))
+    assert (session.conn is None) is (how == "vanish")
+    assert len(world.node.connections) == (how != "vanish")

@@ -1,0 +1,169 @@
+"""A session that is encoded in steps for another broker is what it was when that asked for it (broker/giving.py)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits, sessionstate
+from broker.giving import DONE, PART, REQUEST, REST, TAKE, heard, say
+from broker.log import read_link_messages
+from broker.origin import encode_vector
+from broker.ownership import digest
+from broker.parts import WHERE
+from broker.records import ROUTED
+from broker.sessionstate import SessionState, decode_state
+from broker.turns import PAUSE
+from broker.wire import Property
+from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.unit.test_listings import known
+
+FILTERS = [f"t/{number}" for number in range(12)]
+EXPIRY = {Property.SESSION_EXPIRY_INTERVAL: 1000}
+
+
+class Holding:
+    """The node has the session of `k`, and a neighbour takes it."""
+
+    def __init__(self) -> None:
+        self.world = lone(routing="flood", link_timeout=1000.0)
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        known(self.world, self.neighbour)
+        self.publisher = self.world.connect("p")
+        client = self.world.connect("k", clean=False, properties=EXPIRY)
+        for topic_filter in FILTERS:
+            client.subscribe(topic_filter, qos=1)
+        client.vanish()
+        self.stamp = self.world.session("k").stamp + (1 << 40)
+        self.sent = 0
+        self.parts: dict[tuple[int, int, int], dict[int, bytes]] = defaultdict(dict)
+        """By request, stamp and number of the export."""
+        self.sizes: dict[tuple[int, int, int], int] = {}
+
+    @property
+    def encoding(self) -> bool:
+        export = self.world.node.federation.moving._giving._exports.get("k")
+        return export is not None and export.data is None
+
+    def ask(self, request: int, rest: bytes = b"") -> None:
+        body = say(request, self.stamp, "k", bytes(4) + digest(None) + rest)
+        self.neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, REQUEST)) + body)))
+        self.collect()
+
+    def collect(self) -> None:
+        for body in self.neighbour.records(ROUTED):
+            if body[17] == PART:
+                what, stamp, _, rest = heard(body[18:])
+                number, size, at = WHERE.unpack_from(rest)
+                self.parts[what, stamp, number][at] = rest[WHERE.size :]
+                self.sizes[what, stamp, number] = size
+
+    def publish(self, number: int) -> None:
+        self.sent += 1
+        self.publisher.publish(f"t/{number}", b"%d" % self.sent, 1, packet_id=self.sent)
+        self.collect()
+
+    def turn(self) -> None:
+        self.world.now += PAUSE
+        self.world.node.tick(self.world.now)
+        self.world.settle()
+        self.collect()
+
+    def whole(self, request: int) -> list[bytes]:
+        """What has come whole for the newest connection."""
+        found = []
+        for key, parts in self.parts.items():
+            data = b"".join(parts[at] for at in sorted(parts))
+            if key[:2] == (request, self.stamp) and len(data) == self.sizes[key]:
+                found.append(data)
+        return found
+
+    def taken(self) -> SessionState:
+        self.ask(TAKE)
+        for _ in range(100):
+            if not self.encoding:
+                break
+            self.turn()
+        (data,) = self.whole(TAKE)
+        return decode_state(data, self.world.now)
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each subscription takes a turn of its own."""
+    monkeypatch.setattr(sessionstate, "WRITTEN", 1)
+    monkeypatch.setattr(sessionstate, "WRITE_WORK", limits.TURN_WORK)
+
+
+step = st.one_of(st.just("turn"), st.just("again"), st.just("newer"), st.just("cut"), st.integers(0, len(FILTERS) - 1))
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@given(st.lists(step, max_size=30))
+def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
+    """Whatever is published, however often it is asked for, by whichever connection, also over a link that breaks."""
+    holding = Holding()
+    holding.ask(TAKE)
+    for one in steps:
+        if one == "turn":
+            holding.turn()
+        elif one == "again":
+            holding.ask(TAKE)
+        elif one == "newer":  # the client has connected there once more
+            holding.stamp += 1 << 20
+            holding.ask(TAKE)
+        elif one == "cut":
+            holding.world.node.connection_lost(holding.neighbour.conn, "reset", holding.world.now)
+            holding.world.settle()
+            holding.neighbour = Neighbour(holding.world, 101, boot=holding.neighbour.boot)
+            holding.neighbour.child()
+            known(holding.world, holding.neighbour, 2)
+            holding.parts.clear()
+            holding.stamp += 1 << 20
+        else:
+            holding.publish(int(one))
+    state = holding.taken()
+    assert [entry[0] for entry in state.subscriptions] == FILTERS
+    first = [int(item.message.payload) for item in state.items]
+    holding.publish(0)
+    holding.ask(REST, encode_vector({}))
+    (data,) = holding.whole(REST)
+    rest = read_link_messages(data[4 + int.from_bytes(data[:4], "big") :], holding.world.now)
+    assert first + [int(message.payload) for _, _, message in rest] == list(range(1, holding.sent + 1))
+    holding.ask(DONE)
+    assert "k" not in holding.world.node.sessions
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
+    holding = Holding()
+    holding.ask(TAKE)
+    for _ in range(turns):
+        holding.turn()
+    assert holding.encoding
+    holding.publish(3)
+    holding.stamp -= 1 << 40  # of its connection at the neighbour, which the one here is newer than
+    client = holding.world.connect("k", clean=False, properties=EXPIRY)
+    for _ in range(30):
+        holding.turn()
+    assert client.conn is holding.world.session("k").conn
+    assert set(holding.world.session("k").subscriptions) == set(FILTERS)
+    assert not holding.parts
+    assert not holding.world.node.federation.moving.exported
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_session_that_ends_meanwhile_is_not_given() -> None:
+    holding = Holding()
+    holding.ask(TAKE)
+    holding.turn()
+    holding.world.node.end_session(holding.world.session("k"))
+    for _ in range(30):
+        holding.turn()
+    assert not holding.parts
+    assert not holding.world.node.federation.moving.exported

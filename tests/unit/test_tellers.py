@@ -1,0 +1,250 @@
+"""Very many groups, of other brokers or of one client, are looked at in pieces (broker/sharing.py), whatever comes between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker import sharing as module
+from broker.catchup import ASK, ASKED, PATIENCE, RETRY, Asking
+from broker.forms import filter_memory
+from broker.listings import GROUP, PACE
+from broker.records import ROUTED
+from broker.sharing import Sharing
+from broker.turns import PAUSE
+from broker.wire import Property
+from routing.share import decode_standing, encode_standing, group_key, mark_of
+from routing.topics import split_shared
+from tests.unit.link_harness import Neighbour, bid, lone
+from tests.unit.node_harness import World
+from tests.unit.test_listings import known
+
+BROKERS = (101, 102)
+NAMES = [group_key(f"g{number}", f"a/{number}") for number in range(12)]
+
+whole = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3))
+step = st.one_of(
+    st.tuples(st.just("post"), st.sampled_from(BROKERS), st.dictionaries(st.sampled_from(NAMES), st.none() | st.integers(0, 3))),
+    st.tuples(st.just("came"), st.sampled_from(BROKERS), whole),
+    st.tuples(st.just("went"), st.sampled_from(BROKERS), st.just({})),
+    st.tuples(st.just("wait"), st.just(0), st.sampled_from([PACE, PACE, 10 * PACE, limits.LOG_AGE + 1.0])),
+    st.tuples(st.just("publish"), st.just(0), st.sampled_from(range(len(NAMES)))),
+)
+
+
+class Others:
+    """What other brokers have told, as they would say it themselves."""
+
+    def __init__(self) -> None:
+        self.world = lone(link_timeout=60_000.0)
+        self.sharing: Sharing = self.world.node.federation.sharing
+        self.publisher = self.world.connect("p")
+        self.told: dict[int, dict[bytes, int]] = {}  # of those that can be reached
+        self.packet_id = 0
+
+    def post(self, broker: int, changes: dict[bytes, int | None]) -> None:
+        if broker not in self.told:
+            return
+        for key, weight in changes.items():
+            if weight is not None:
+                self.told[broker][key] = weight
+            elif self.told[broker].pop(key, None) is None:
+                continue
+            self.sharing._posted(bid(broker), key, None if weight is None else encode_standing(weight))
+
+    def came(self, broker: int, groups: dict[bytes, int]) -> None:
+        self.went(broker, {})
+        self.told[broker] = dict(groups)
+        for key, weight in groups.items():
+            self.sharing._posted(bid(broker), key, encode_standing(weight))
+        self.sharing._way_changed(bid(broker), bid(broker))
+
+    def went(self, broker: int, _: dict[bytes, int]) -> None:
+        listings = self.world.node.federation.listings
+        listings.gone = bid(broker)
+        for key in self.told.pop(broker, {}):
+            self.sharing._posted(bid(broker), key, None)
+        self.sharing._way_changed(bid(broker), None)
+        listings.gone = None
+
+    def wait(self, _: int, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    def publish(self, _: int, number: int) -> None:
+        self.packet_id += 1
+        self.publisher.publish(f"a/{number}", b"x", 1, packet_id=self.packet_id)
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        sharing, memory = self.sharing, 0
+        for mark, pool in sharing._pools.items():
+            memory += limits.GROUP_MEMORY + filter_memory(pool.filter) + limits.MEMBERS_MEMORY * len(pool.brokers)
+            for broker_id, standing in pool.brokers.items():
+                assert standing.teller is sharing._tellers[broker_id]
+                assert (mark in standing.teller.marks) is not (mark in standing.teller.stale)
+        assert sharing.memory == memory
+        for broker_id, teller in sharing._tellers.items():
+            assert all(broker_id in sharing._pools[mark].brokers for mark in teller.marks | teller.stale)
+            assert teller.busy or teller.marks
+        for broker in BROKERS:
+            seen = sharing._tellers.get(bid(broker))
+            if broker not in self.told:
+                assert seen is None or (seen.cut and not seen.news)
+                continue
+            if seen is None:
+                assert not self.told[broker]
+                continue
+            assert not seen.cut
+            # What has not been looked at is told; all else is as it was told, or is going to be forgotten.
+            for key, weight in self.told[broker].items():
+                if key in seen.news:
+                    assert seen.news[key] == encode_standing(weight)
+                else:
+                    assert sharing._pools[mark_of(key)].brokers[bid(broker)].weight == decode_standing(encode_standing(weight))
+                    assert mark_of(key) in seen.marks
+            waiting = {mark_of(key) for key in seen.news} | seen.stale
+            assert seen.marks - waiting == {mark_of(key) for key in self.told[broker]} - waiting
+
+
+@given(st.lists(step, max_size=20))
+def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]]) -> None:
+    """Brokers come, go, and tell other things, while what they told is still looked at: in the end all is as they say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "AT_ONCE", 3)
+        patch.setattr(module, "PIECE", 2)
+        others = Others()
+        for name, broker, what in steps:
+            getattr(others, name)(broker, what)
+            others.check()
+        others.wait(0, 1.0)
+        others.check()
+        assert not any(teller.busy for teller in others.sharing._tellers.values())
+        for broker in BROKERS:
+            others.went(broker, {})
+        others.wait(0, limits.LOG_AGE + 2.0)
+        assert not others.sharing._tellers
+        assert not others.sharing.memory
+
+
+def asked(neighbour: Neighbour) -> list[bytes]:
+    """Marks that the node has asked for."""
+    bodies = [body[18:] for body in neighbour.records(ROUTED) if body[17] == ASK]
+    return [body[at : at + 6] for body in bodies for at in range(0, len(body), 6)]
+
+
+def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
+    """Something was published before they were known: each is asked for once, in some turns, and then again."""
+    world = lone(routing="topic", link_timeout=60_000.0)
+    world.connect("p").publish("b", b"x", 1)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    names = {f"{GROUP.decode()}g{number}\0a/{number}": encode_standing(1) for number in range(3 * ASKED)}
+    known(world, neighbour, 2, **names)
+    neighbour.take()
+    first: list[bytes] = []
+    for _ in range(20):
+        world.advance(PACE)
+        some = asked(neighbour)
+        assert len(some) <= 2 * ASKED
+        first += some
+    assert sorted(first) == sorted(mark_of(name.encode()[1:]) for name in names)
+    world.advance(RETRY)
+    world.advance(0.1)
+    assert sorted(asked(neighbour)) == sorted(first)
+    silent(world, PATIENCE)
+    sharing = world.node.federation.sharing
+    assert not any(pool.brokers[bid(101)].pending for pool in sharing._pools.values())
+    neighbour.take()
+    silent(world, 2 * RETRY)
+    assert not asked(neighbour)
+
+
+def silent(world: World, seconds: float) -> None:
+    for _ in range(round(10 * seconds)):
+        world.advance(0.1)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "answer", "wait"])), max_size=60))
+def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str]]) -> None:
+    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late, once."""
+    asking, now = Asking(), 0.0
+    begun: dict[bytes, float] = {}
+    last: dict[bytes, float] = {}
+    for name, what in steps:
+        mark = name.encode()
+        if what == "ask":
+            asking.ask(mark, now)
+            begun[mark], last[mark] = now, now - RETRY
+        elif what == "answer":
+            asking.marks.pop(mark, None)
+            begun.pop(mark, None)
+        else:
+            now += 0.25
+        again, late = asking.take(now, 100)
+        assert len(set(again)) == len(again)
+        for one in again:
+            last[one] = now
+        for one, first in late.items():
+            assert first == begun.pop(one) <= now - PATIENCE
+        assert asking.marks.keys() == begun.keys()
+        assert all(now < last[one] + RETRY for one in begun)
+    assert len(asking.again) <= len(steps) + 4
+
+
+# ------------------------------------------------------------------ members here
+
+FILTERS = [f"$share/g{number % 3}/a/{number}" for number in range(9)]
+FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
+happens = st.one_of(
+    st.sampled_from(["turn", "turn", "vanish", "come", "clean", "end"]),
+    st.tuples(st.sampled_from(["subscribe", "unsubscribe"]), st.sampled_from(FILTERS)),
+)
+
+
+@given(st.lists(happens, max_size=25))
+def test_members_that_come_and_go_while_their_groups_are_noted(steps: list[str | tuple[str, str]]) -> None:
+    """What other brokers are told of each group is right as soon as there is nothing more to be done."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "NOTED", 2)
+        patch.setattr(module, "NOTE_WORK", limits.TURN_WORK)
+        world = lone(link_timeout=60_000.0)
+        other = world.connect("other", version=5)
+        assert other.subscribe(FILTERS[0], qos=1) == [1]
+        client = world.connect("k", clean=False, properties=FOREVER)
+        for topic_filter in FILTERS:
+            client.subscribe(topic_filter, qos=1)
+        for step in steps:
+            session = world.node.sessions.get("k")
+            here = session is not None and session.conn is not None
+            if step == "turn":
+                turn(world)
+            elif step == "vanish" and here:
+                client.vanish()
+            elif step in ("come", "clean") and not here:
+                client = world.connect("k", clean=step == "clean", properties=FOREVER)
+            elif step == "end" and session is not None and not here:
+                world.node.end_session(session)
+            elif isinstance(step, tuple) and here:
+                (client.subscribe if step[0] == "subscribe" else client.unsubscribe)(step[1])
+        for _ in range(200):
+            turn(world)
+        sharing = world.node.federation.sharing
+        assert not sharing._noting
+        session = world.node.sessions.get("k")
+        entries = world.node.federation.listings.directory.own.entries
+        for topic_filter in FILTERS:
+            name, inner = split_shared(topic_filter)
+            assert name is not None
+            members = [other.conn] if topic_filter == FILTERS[0] else []
+            if session is not None and topic_filter in session.subscriptions:
+                members.append(session.conn)
+            told = entries.get(GROUP + group_key(name, inner))
+            assert told == (encode_standing(sum(conn is not None for conn in members)) if members else None)
+
+
+def turn(world: World) -> None:
+    world.now += PAUSE
+    world.node.tick(world.now)
+    world.settle()
