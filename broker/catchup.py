@@ -211,6 +211,7 @@ class Catchup:
         self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
 
     def _forget_some(self, marks: list[bytes], oldest: dict[bytes, int]) -> None:
+        self._node.turns.work += FORGOTTEN
         for mark in marks[:FORGOTTEN]:
             origins = self._covered.get(mark)
             if origins is None or mark in self._since:

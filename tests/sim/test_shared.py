@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from broker import sharing
 from broker.assignments import Assignments
 from broker.catchup import Catchup
 from broker.custody import Custody
@@ -152,6 +153,14 @@ def test_groups_with_journals(block: int) -> None:
 def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None:
     """It does not count as having a new group, however long that takes: what was published before is owed to its member."""
     assert not Play(46071).run()
+
+
+@pytest.mark.parametrize(("pace", "seed"), [(0.1, 175001000), (0.5, 175001002), (1.5, 175001019), (1.5, 175001463)])
+def test_groups_that_are_looked_at_one_by_one(pace: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a broker that tells of very many are: brokers die, are cut off and come back meanwhile."""
+    for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
+        monkeypatch.setattr(sharing, name, value)
+    assert not Play(seed).run()
 
 
 # ---------------------------------------------------------------- the checker
