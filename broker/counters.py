@@ -126,6 +126,7 @@ class Counters:
     listings_refused: int = 0  # of other brokers, as there was no room for what they say of themselves
     log_trimmed: int = 0
     log_lost: int = 0  # messages that were dropped from the log although a neighbour may have lacked them
+    log_unnumbered: int = 0  # messages that wait for clients that are away, and whose numbers are neither in the log nor noted
     log_unspared: int = 0  # messages that sessions on their way, or new groups, may need; no room in the log, or beside it
     tail_bytes: int = 0  # written to the log's tail, for brokers that were away
     tail_errors: int = 0  # times that it could not be written

@@ -42,6 +42,7 @@ from broker.report import federation_state
 from broker.retention import Retention
 from broker.sharing import Sharing
 from broker.streams import Streams
+from broker.unlogged import Unlogged
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -94,6 +95,7 @@ class Federation:
         self.custody = Custody(node, self)
         self.catchup = Catchup(node, self)
         self.moving = Moving(node, self)
+        self.unlogged = Unlogged(node, self)
         self.repeats = Repeats(node, self)
         self.positions = Positions(node)
         self.streams = Streams(node, self)
@@ -128,7 +130,7 @@ class Federation:
         refs = len(self.assignments.ledger) + self.custody.count
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absents.memory + self.positions.memory
-        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size
+        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size + self.unlogged.size
         said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
         return shared + noted + moving + said + self.streams.release.held_bytes
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from broker.merging import Brought
     from broker.node import Node
     from broker.spared import Spared
+    from broker.unlogged import Unlogged
 
 REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
@@ -408,7 +409,8 @@ class Giving:
         """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""
         merging, vector = self._node.moving.merging, self._node.relay.vector
         merging.note(session)
-        for origin in origins_of(state.items, ranges_of(offered(vector)), self._node.relay.log, self._node.now):
+        has, unlogged = ranges_of(offered(vector)), self._federation.unlogged
+        for origin in origins_of(state.items, has, self._node.relay.log, unlogged, self._node.now):
             if origin is not None:
                 merging.offers(session, *origin)
         return merging.given(session)
@@ -482,7 +484,7 @@ def old_state(node: Node, session: Session, now: float, *, alone: bool = False) 
         if item.place == IN_FLIGHT and item.packet_id in session.unsent:  # its client cannot have it
             item.place, item.packet_id = WAITING, 0
     state.given = node.moving.merging.given(session)
-    state.origins = origins_of(state.items, has, node.relay.log, now)
+    state.origins = origins_of(state.items, has, node.relay.log, node.federation.unlogged, now)
     name_brought(state, node.moving.merging.brought_to(session))
     return state
 
@@ -606,10 +608,11 @@ def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
 
 
 def origins_of(
-    items: list[Item], ranges: dict[bytes, Ranges], log: MessageLog, now: float
+    items: list[Item], ranges: dict[bytes, Ranges], log: MessageLog, unlogged: Unlogged, now: float
 ) -> list[tuple[bytes, int] | None]:
-    """Find in the log where messages that were delivered (`ranges`) come from, the newest first: those of one topic and payload
-    are as good as one another. Retained copies, which a subscription brought, are none of them as long as there are others."""
+    """Find in the log, or in what is noted of what has left it, where messages that were delivered (`ranges`) come from, the
+    newest first: those of one topic and payload are as good as one another. Retained copies, which a subscription brought, are
+    none of them as long as there are others."""
     found: list[tuple[bytes, int] | None] = [None] * len(items)
     places: dict[tuple[bytes, bytes], list[int]] = {}
     for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
@@ -620,6 +623,7 @@ def origins_of(
             for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
                 if waiting := places.get((message.topic, message.payload)):
                     found[waiting.pop()] = (entry.key, number)
+    unlogged.find(places, ranges, found)
     return found
 
 

@@ -280,6 +280,13 @@ SPARED_BYTES = 128 * 1024 * 1024
 """bytes of what has left the log and is kept for sessions on their way: of one of them, MAX_QUEUED_BYTES may wait and twice that
 be in the log while it moves; and as many for shared subscriptions just known. The oldest go first [log_unspared]."""
 
+UNLOGGED_BYTES = 16 * 1024 * 1024
+"""bytes of numbers of QoS 2 messages that wait for clients that are away and have left the log: of five sessions with full queues
+whose messages came one by one, of a hundred that got runs. The oldest go first [log_unnumbered]."""
+
+UNLOGGED_MEMORY = 320
+"""bytes that one of these takes, or a run of them, and 8 for each message."""
+
 PARTED_TIME = 5.0
 """s for which the log is kept for a broker whose link broke, or that is back: by then it has found another way, and asked.
 Longer, but not for more than REPAIR_TIME, while it goes on asking."""

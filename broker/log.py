@@ -126,6 +126,19 @@ class Entry:
             self._message = None
         return self._data
 
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of its messages, at QoS 1 or 2."""
+        if self._message is not None:
+            return [self._message.payload]
+        data = self._data
+        body = read_length(data, 1)[1]
+        size, at = read_length(data, body + 2 + (data[body] << 8 | data[body + 1]) + 2)
+        end = len(data) - (self.count - 1) * self._step
+        first = data[at + size : end]
+        length = len(first)
+        ends = (end + number * self._step for number in range(1, self.count))
+        return [first, *(data[last - length : last] for last in ends)]
+
     def messages(self) -> list[Message]:
         """Return its messages."""
         if self._message is not None:

@@ -476,6 +476,7 @@ class Node:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         if self.durability is not None:
             self.durability.keep(session)
+        self.federation.unlogged.watch(session)
         if session.expiry != NEVER:
             session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self.expire(session))
 
@@ -591,6 +592,8 @@ class Node:
             self._hold_timers[slow] = self.schedule(look, lambda now: self._check_hold(slow, now, again=True))
         else:
             slow.stalled = True
+            if isinstance(slow.owner, Client):
+                self.federation.unlogged.watch(slow.owner.session)
             text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
             self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.listings import CLIENT
-from broker.wire import Publish
+from broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
 from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed
@@ -66,6 +66,33 @@ def test_its_broker_hangs(routing: str, silent: float) -> None:
     judge(feed, first, second)
     assert row.node(2).counters.sessions_merged == 1
     assert "c" not in row.node(1).sessions
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None:
+    """What comes to the older session when its broker is back waits there, and the newer one has delivered it; large messages
+    that are published at both leave nothing of it in either log."""
+    row, first, feed = parted(Row(3, routing=routing, meshed=True))
+    row.world.rate = 1.25e9
+    publishers = [row.connect(index, f"p{index}") for index in (1, 2)]
+    second = row.connect(2)
+    assert not second.present
+    second.subscribe("a")
+    row.world.heal()
+    for number in range(2, 20):  # as long as its client subscribes nothing is added
+        second.send(Subscribe(number, [SubscriptionRequest(f"c{number}", 2)]))
+        if number == 11:
+            feed.ended = True
+        elif number == 12:
+            for publisher in publishers:
+                publisher.publish("b", *[bytes(4_000_000)] * 10)
+        row.run(0.2)
+    assert not row.node(2).counters.sessions_merged
+    for index in (1, 2):
+        assert all(entry.topic == b"b" for entry in row.node(index).relay.log.latest())
+    row.until(lambda: row.node(2).counters.sessions_merged, 20.0)
+    settle(row, feed)
+    judge(feed, first, second)
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from broker import limits, log
+from broker.batch import Batch
 from broker.counters import Counters
 from broker.log import NEVER, Entry, MessageLog, in_order, lacked_parts
-from broker.message import Message
+from broker.message import Message, encode_halves
 from broker.origin import Vector, Window, origin_key
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
@@ -50,6 +51,25 @@ def test_what_is_old_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
         kept.forget_old(limits.LOG_AGE + 23.5)
         left.append(len(kept))
     assert left == [15, 5, 1]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b"])
+def test_payloads(qos: int, properties: bytes) -> None:
+    """Of one message, also as it was published here, and of a run, which is not taken apart for that."""
+    whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
+    one = Entry(KEYS[0], 7, b"", whole, 0.0)
+    assert one.payloads() == [whole.payload]
+    assert one.data(0.0)
+    assert one.payloads() == [whole.payload]
+    head, tail = encode_halves(b"t", b"0123", 5, qos, False, properties)
+    packet = head + b"\0\1" + tail[:-4]
+    packets = b"".join(packet + b"%04d" % number for number in range(9))
+    batch = Batch(b"t", qos, properties, 5, packets, len(head), len(packet), len(packet) + 4)
+    run = Entry.run(KEYS[0], 5, 9, batch.for_links(KEYS[0], 5), batch.size, 0.0)
+    for part in (run, run.part(5, 8), run.part(7, 10), run.part(9, 9)):
+        assert part.payloads() == [message.payload for message in part.messages()]
+        assert part.payloads()[0] == b"%04d" % (part.sequence - 5)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,71 @@
+"""Numbers of what waits for clients that are away, and has left the log (broker/unlogged.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import limits
+from broker.giving import old_state
+from broker.log import MessageLog
+from broker.unlogged import LOOK, Unlogged
+from tests.unit.link_harness import bid, lone
+from tests.unit.node_harness import FakeClient, World
+
+
+def place(monkeypatch: pytest.MonkeyPatch, *, qos: int = 2) -> tuple[World, FakeClient, Unlogged]:
+    """A broker whose log has room for next to nothing, somebody who publishes there, and a client that has left its session."""
+    monkeypatch.setattr(MessageLog.__init__, "__defaults__", (100,))
+    world = lone()
+    world.node.federation.unlogged._way_changed(bid(101), bid(101))
+    away = world.connect("away", 5, clean=False, properties={17: 3600})
+    away.subscribe("a/#", qos=qos)
+    away.disconnect()
+    return world, world.connect("p"), world.node.federation.unlogged
+
+
+def numbers(world: World) -> list[int | None]:
+    origins = old_state(world.node, world.node.sessions["away"], world.now).origins
+    return [None if origin is None else origin[1] for origin in origins]
+
+
+def test_what_waits_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, publisher, unlogged = place(monkeypatch)
+    for number, (topic, payload) in enumerate((("a/1", b"x"), ("b", b"x"), ("a/1", b"y"), ("a/1", b"x"), ("a/2", b"x")), 1):
+        publisher.publish(topic, payload, qos=2, packet_id=number)
+    publisher.publish("b", bytes(1000), qos=2, packet_id=10)
+    assert numbers(world) == [1, 3, 4, 5]
+    world.connect("away", 5, clean=False, properties={17: 3600})
+    world.advance(LOOK)
+    assert (unlogged.size, world.node.relay.log.dropped) == (0, [])
+
+
+def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNLOGGED_BYTES", 3 * (limits.UNLOGGED_MEMORY + 8))
+    world, publisher, unlogged = place(monkeypatch)
+    for number in range(1, 7):
+        publisher.publish("a", b"%d" % number, qos=2, packet_id=number)
+    publisher.publish("b", bytes(1000), qos=2, packet_id=10)
+    assert numbers(world) == [None, None, None, 4, 5, 6]
+    assert unlogged.size == limits.UNLOGGED_BYTES
+    assert world.counters.log_unnumbered == 3
+
+
+@pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])
+def test_what_may_come_twice_is_not_noted(granted: int, published: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, publisher, unlogged = place(monkeypatch, qos=granted)
+    assert bool(world.node.relay.log.dropped) == (granted == 2)
+    publisher.publish("a", b"x", qos=published, packet_id=1)
+    publisher.publish("b", bytes(1000), qos=2, packet_id=2)
+    assert (numbers(world), unlogged.size) == ([None], 0)
+
+
+def test_who_is_alone_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody with whom a session could become one; when somebody comes it begins."""
+    world = lone()
+    client = world.connect("away", 5, clean=False, properties={17: 3600})
+    client.subscribe("a", qos=2)
+    client.disconnect()
+    log = world.node.relay.log
+    assert not log.dropped
+    world.node.federation.unlogged._way_changed(bid(101), bid(101))
+    assert log.dropped
