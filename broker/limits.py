@@ -200,6 +200,10 @@ MAX_BROUGHT = 10_000
 """retained messages of the last LOG_AGE that came by a comparison and were delivered, some 200 bytes each: they say what a
 session that is merged has had. Of more, the oldest are forgotten, and may come twice."""
 
+MAX_LEFT = 10_000
+"""clients that left other brokers in the last seconds, 200 bytes each; of more, the oldest are forgotten: who of them comes here
+may get again what is on its way."""
+
 MAX_STARTS = 10_000
 """different moments of the last LOG_AGE at which subscriptions were made, with the position of each origin. Beyond, the oldest
 are forgotten: what was published before those may be delivered to them."""

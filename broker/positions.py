@@ -63,7 +63,7 @@ NOTED, NOTES = 0.1, 2048
 NOTED_OLD, OLD_NOTES = 10.0, 512
 """and the same of those that are older: as long as a broker may be away."""
 
-ADOPTED = (-1, 0)
+ADOPTED = (-1, 0, 0)
 """State of a start that was made at another broker."""
 
 
@@ -73,7 +73,7 @@ class Start:
 
     __slots__ = ("at", "early", "open", "state", "tops")
 
-    def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int]) -> None:
+    def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]) -> None:
         self.at = at
         self.tops = tops
         self.early: dict[bytes, Ranges] = {}
@@ -146,7 +146,7 @@ class Positions:
         relay = node.relay
         if len(relay.vector) < 2 and not node.federation.enabled:
             return None
-        state = (node.counters.received_link, relay.own.top)
+        state = (node.counters.received_link, relay.own.top, node.federation.propagation.answered)
         starts = self._starts
         if starts and starts[-1].at == node.now and starts[-1].state == state:
             return starts[-1]
@@ -157,11 +157,10 @@ class Positions:
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
             if window is not relay.own:
-                if stream is not None:
-                    if (last := last_before(key)) is not None:  # it may have left numbers out until then
-                        top = tops[key] = max(top, last)
-                    elif not stream.fed:
-                        unsettled.add(key)
+                if (last := last_before(key)) is not None:  # it may have left numbers out until then, or they are on their way
+                    top = tops[key] = max(top, last)
+                elif stream is not None and not stream.fed:
+                    unsettled.add(key)
                 highest[key] = max(highest.get(key, 0), top)
         start = Start(node.now, tops, unsettled, state)
         self._forget(node.now)

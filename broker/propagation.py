@@ -99,7 +99,7 @@ class Propagation:
         self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
-        self._early_birds: list[tuple[list[str], Then]] = []  # who came before we had joined: filters, and what then
+        self._early_birds: list[tuple[list[str], Then, bool]] = []  # who came before we had joined: what they expect
         self._told: dict[bytes, tuple[float, int]] = {}  # while subscriptions are made: by origin, the end of `_known`
         self._releasing = False  # more of those who wait are going to be released
         self._since = 0.0  # s; since when the one that is being made has waited
@@ -113,21 +113,23 @@ class Propagation:
         """A filter was posted."""
         self._posted += 1
 
-    def expect(self, filters: Iterable[str], then: Then) -> bool:
+    def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
         """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
-        they do. In either case `settle_for` follows."""
+        they do. In either case `settle_for` follows. `again`: each broker is to say what it has published by now, even if it
+        knows them."""
         interest = self._federation.interest
         now = self._node.now
         if self._begins_until and not self._begun(now):
-            self._early_birds.append((list(filters), then))
+            self._early_birds.append((list(filters), then, again))
             self._arm(now)
             return True
-        if not interest.telling or not self._federation.links:
+        if not (interest.telling or again) or not self._federation.links:
             return False
-        for topic_filter in filters:
-            interest.changed(topic_filter, wanted=True)
+        if interest.telling:
+            for topic_filter in filters:
+                interest.changed(topic_filter, wanted=True)
         if self._all_know(self._posted):
-            if not self._federation.streams.unsettled():
+            if not again and not self._federation.streams.unsettled():
                 return False
             self._posted += 1  # nothing new: but each broker is to say what it has published by now
         self._waiters.append((now + WAIT, self._posted, then))
@@ -167,8 +169,8 @@ class Propagation:
         self._node.now = now
         if self._early_birds and self._begun(now):
             early, self._early_birds = self._early_birds, []
-            for filters, then in early:
-                if not self.expect(filters, then):
+            for filters, then, again in early:
+                if not self.expect(filters, then, again=again):
                     then(now)
         self._release(now)
         if self._waiters and self._waiters[0][0] <= now:
@@ -205,6 +207,11 @@ class Propagation:
     def _go_on(self, now: float) -> None:
         self._releasing = False
         self._release(now)
+
+    @property
+    def answered(self) -> int:
+        """The number of the answered wave behind which subscriptions are being made; 0: of none."""
+        return self._covers if self._told else 0
 
     def last_before(self, key: bytes) -> int | None:
         """Return the last number of an origin when it heard of the subscription that is being made, which is for what is behind

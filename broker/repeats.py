@@ -123,7 +123,14 @@ class Repeats:
             begun = since(delivery, key, sequence, message.topic)
             if begun is not None:
                 few.append(begun)
+            elif message.retain and self._state(message):  # it was on its way as what is retained was sent
+                delivery.session.deliver(message, min(message.qos, delivery.qos), True, delivery.ids)
         fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+
+    def _state(self, message: Message) -> bool:
+        """Whether a retained message is what is kept of its topic."""
+        known = self._node.retained.get(message.topic.decode())
+        return known is not None and known.payload == message.payload
 
     def restored(self, key: bytes, sequence: int, message: Message) -> None:
         """Deliver a retained message that a comparison brought to those here that have not had it. For a subscription that began

@@ -154,7 +154,9 @@ class Granting:
             for request, permitted in self._next()
             if not request.filter.startswith(SHARE_PREFIX) and _refusal(self._client, request, permitted, note=False) is None
         ]
-        if self._client.node.federation.propagation.expect(self._filters, self._known):
+        node = self._client.node
+        again = bool(self._filters) and node.moving.strays(self._client.session)
+        if node.federation.propagation.expect(self._filters, self._known, again=again):
             return False
         return self._take()
 

@@ -10,6 +10,7 @@ from broker.link import Link
 from broker.listings import Listings
 from broker.positions import Positions
 from broker.streams import PATIENCE
+from broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
 from tests.sim.test_moving import Client, Row
@@ -58,14 +59,18 @@ def judge(first: Client, second: Client, feed: Feed, since: float) -> None:
     assert not feed.since(since) - set(got), "lost"
 
 
-# A cut of 1.5 s breaks no link: nobody notices. With flooding nobody asks then, and what is late cannot be told from what is new.
-CUTS = [("flood", 4.5), ("interest", 1.5), ("interest", 4.5), ("topic", 1.5), ("topic", 4.5), ("topic", 10.0)]
+# A cut of 1.5 s breaks no link: nobody notices, and what is late then is told from what is new by the numbers at SUBACK.
+CUTS = [("flood", 4.5), ("interest", 1.5), ("interest", 4.5), ("topic", 1.5), ("topic", 4.5), ("topic", 10.0), ("flood", 1.5)]
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize(("routing", "cut"), CUTS)
-def test_a_client_that_moves_across_a_split(routing: str, cut: float) -> None:
-    """It was on the publisher's side of the split for a part of it, and had what was published there."""
+def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: bool) -> None:
+    """It was on the publisher's side of the split for a part of it, and had what was published there. `known`: its filter is
+    wanted where it comes to, by somebody else."""
     row = Row(3, routing=routing, meshed=True)
+    if known:
+        row.connect(2, "other").subscribe("a")
     feed = Feed(row, 0)
     first, _ = subscribed(row, 1, expiry=0)
     row.run(0.5)
@@ -78,7 +83,25 @@ def test_a_client_that_moves_across_a_split(routing: str, cut: float) -> None:
     row.run(max(0.0, began + cut + 0.01 - row.world.now))
     row.join()
     feed.end()
-    judge(first, second, feed, since + (0.1 if routing == "flood" else 0.0))
+    judge(first, second, feed, since + (0.1 if routing == "flood" and cut > 2.0 else 0.0))
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_what_is_retained_and_on_its_way(routing: str) -> None:
+    """It is not there when a client that moves gets what is retained, and was published before that: it comes as retained."""
+    row = Row(3, routing=routing, meshed=True)
+    row.connect(2, "other").subscribe("r")
+    first = row.connect(1, expiry=0)
+    first.subscribe("r")
+    row.world.partition([[2]])
+    row.connect(0, "p").send(Publish("r", b"on", 2, retain=True, packet_id=1))
+    row.until(lambda: first.payloads)
+    first.leave()
+    row.world.after(1.0, row.world.heal)  # nobody has noticed the cut
+    second = row.connect(2, expiry=0)
+    second.subscribe("r")
+    row.run(2.0)
+    assert [(packet.payload, packet.retain) for packet in second.packets if isinstance(packet, Publish)] == [(b"on", True)]
 
 
 def test_a_publisher_that_began_beyond_the_split() -> None:
