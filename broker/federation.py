@@ -43,6 +43,7 @@ from broker.retention import Retention
 from broker.sharing import Sharing
 from broker.streams import Streams
 from broker.unlogged import Unlogged
+from broker.whereabouts import Whereabouts
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -98,6 +99,7 @@ class Federation:
         self.unlogged = Unlogged(node, self)
         self.repeats = Repeats(node, self)
         self.positions = Positions(node)
+        self.whereabouts = Whereabouts(node, self)
         self.streams = Streams(node, self)
         self.orphans = Orphans(node, self)
         self.relay = Relay(node, self, now)

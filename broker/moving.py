@@ -71,7 +71,6 @@ from broker.sessionstate import SessionState, decoding, offered, only, restoring
 from broker.spared import Spared
 from broker.takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, RETRY, SETTLING, Pull
 from broker.tombstones import Tombstones
-from broker.whereabouts import Whereabouts
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import WireError
 from broker.wire.packets import Connect
@@ -101,8 +100,7 @@ class Moving:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
-        "_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "_whereabouts", "active", "merging", "spared",
-        "tombstones",
+        "_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "spared", "tombstones",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -114,7 +112,6 @@ class Moving:
         self._giving = Giving(node, federation, self.spared)
         self._pulls: dict[str, Pull] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
-        self._whereabouts = Whereabouts(node)
         self.merging = Merging(node, federation)
         self.tombstones = Tombstones(node, federation)
         self.active = False
@@ -265,13 +262,7 @@ class Moving:
         else:
             self._left(session)
 
-    def strays(self, session: Session) -> bool:
-        """Whether a client was at another broker a moment ago, and may have had there what is on its way to us."""
-        client_id = session.client_id
-        return self.active and (self._whereabouts.lately(client_id) or bool(self._elsewhere(client_id, away=True)))
-
     def _withdrawn(self, client_id: str, broker_id: bytes) -> None:
-        self._whereabouts.left(client_id)
         self.merging.withdrawn(client_id, broker_id)
         self.tombstones.withdrawn(client_id, broker_id)
 

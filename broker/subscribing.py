@@ -154,9 +154,10 @@ class Granting:
             for request, permitted in self._next()
             if not request.filter.startswith(SHARE_PREFIX) and _refusal(self._client, request, permitted, note=False) is None
         ]
-        node = self._client.node
-        again = bool(self._filters) and node.moving.strays(self._client.session)
-        if node.federation.propagation.expect(self._filters, self._known, again=again):
+        session, federation = self._client.session, self._client.node.federation
+        new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
+        again = new and federation.whereabouts.elsewhere(session.client_id)
+        if federation.propagation.expect(self._filters, self._known, again=again):
             return False
         return self._take()
 

@@ -14,8 +14,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.listings import CLIENT
+from broker.ownership import GONE, decode_entry
 
 if TYPE_CHECKING:
+    from broker.federation import Federation
     from broker.node import Node
 
 LATELY = 1.0
@@ -25,23 +28,31 @@ LATELY = 1.0
 class Whereabouts:
     """Which clients were elsewhere lately."""
 
-    __slots__ = ("_left", "_node")
+    __slots__ = ("_federation", "_left", "_node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
-        self._left: OrderedDict[str, float] = OrderedDict()  # until when (s) it counts, the oldest first
+        self._federation = federation
+        self._left: OrderedDict[bytes, float] = OrderedDict()  # until when (s) it counts, the oldest first
+        federation.listings.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
         return len(self._left)
 
-    def left(self, client_id: str) -> None:
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         """Note that a client has no session any more at a broker where it had one."""
-        left, now = self._left, self._node.now
-        left.pop(client_id, None)
-        left[client_id] = now + self._node.federation.config.link_timeout + LATELY
-        while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
-            left.popitem(last=False)
+        if value is None:
+            left, now = self._left, self._node.now
+            left.pop(key, None)
+            left[key] = now + self._federation.config.link_timeout + LATELY
+            while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
+                left.popitem(last=False)
 
-    def lately(self, client_id: str) -> bool:
-        """Whether a client left another broker lately."""
-        return self._left.get(client_id, 0.0) >= self._node.now
+    def elsewhere(self, client_id: str) -> bool:
+        """Whether a client has a session at another broker, or had one until a moment ago: it may have had there what is on its
+        way to us."""
+        key = client_id.encode()
+        if self._left.get(key, 0.0) >= self._node.now:
+            return True
+        entries = (listing.entries.get(CLIENT + key) for listing in self._federation.listings.directory.listings.values())
+        return any((entry := decode_entry(value)) is not None and not entry.flags & GONE for value in entries)

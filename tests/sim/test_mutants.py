@@ -23,6 +23,7 @@ from broker.release import Release
 from broker.repeats import Repeats
 from broker.session import Session
 from broker.streams import Streams
+from broker.whereabouts import Whereabouts
 from tests.sim import test_durability
 from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
@@ -42,8 +43,8 @@ def answers_at_once(patch: Patch) -> None:
     """SUBACK is sent when the filter is posted."""
     expect = Propagation.expect
 
-    def wrong(self: Propagation, filters: Any, then: Any) -> bool:
-        if expect(self, filters, lambda now: None):
+    def wrong(self: Propagation, filters: Any, then: Any, **options: bool) -> bool:
+        if expect(self, filters, lambda now: None, **options):
             self._waiters.clear()
         return False
 
@@ -115,8 +116,10 @@ def takes_the_oldest(patch: Patch) -> None:
 
 
 def waits_for_nobody(patch: Patch) -> None:
-    """A client goes on with an older session when its newest one does not come within a second, as links are slow."""
+    """A client goes on with an older session when its newest one does not come within a second, as links are slow, or begins a new
+    one, whose SUBACK does not wait for what is on its way either."""
     patch.setattr(Moving, "_has_to_wait", lambda self, pull: False)
+    patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
 
 def forgets_the_last_record(patch: Patch) -> None:
