@@ -55,6 +55,10 @@ class Repeats:
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._got(session, key))
 
+    def alone(self, key: bytes) -> Ranges:
+        """Return what an origin is asked for as some sessions alone lack it."""
+        return merge([pair for ranges in self._fetched.get(key, {}).values() for pair in ranges])
+
     def _got(self, session: Session, key: bytes) -> None:
         sessions = self._fetched.get(key, {})
         sessions.pop(session, None)
@@ -80,8 +84,12 @@ class Repeats:
         return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
 
     def of(self, session: Session) -> dict[bytes, Ranges]:
-        """Return what a session has had elsewhere."""
-        return {key: ranges for key, known in self._sessions.items() if (ranges := known.get(session)) is not None}
+        """Return what a session has had elsewhere, and what is missing here for others alone."""
+        found = {key: ranges for key, known in self._sessions.items() if (ranges := known.get(session)) is not None}
+        for key, known in self._fetched.items():
+            if others := subtract(self.alone(key), known.get(session, [])):
+                found[key] = merge([*found.get(key, ()), *others])
+        return found
 
     def complete(self, seen: Vector, session: Session) -> None:
         """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
@@ -89,8 +97,9 @@ class Repeats:
         tops = {} if None in starts or not starts else dict(starts[0].tops) if starts[0] is not None else {}
         for start in starts:
             tops = {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()} if start is not None else {}
-        for key in {*self._sessions, *tops}:
-            had = list(self._sessions.get(key, {}).get(session, ()))
+        elsewhere = self.of(session)
+        for key in {*elsewhere, *tops}:
+            had = list(elsewhere.get(key, ()))
             if top := tops.get(key):
                 had = merge([*had, (1, top)])
             if had:

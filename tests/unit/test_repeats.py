@@ -80,6 +80,23 @@ def test_what_is_fetched_for_one_is_for_nobody_else(lacked: Ranges, had: Ranges)
     assert not place.repeats._fetched
 
 
+def test_what_one_alone_lacks_is_not_missing_to_others() -> None:
+    """It is owed here as long as it has not come; a session that moves on meanwhile has had it, and would get it twice. A second
+    one that lacks it, too, gets it as well."""
+    one, two, other = Session(), Session(), Session()
+    place = Place(one, two, other)
+    place.repeats.fetch(one, KEY, [(3, 5)])  # type: ignore[arg-type]
+    place.repeats.fetch(two, KEY, [(5, 6)])  # type: ignore[arg-type]
+    assert place.repeats.alone(KEY) == [(3, 6)]
+    assert [place.repeats.of(session) for session in (one, two, other)] == [  # type: ignore[arg-type]
+        {KEY: [(6, 6)]}, {KEY: [(3, 4)]}, {KEY: [(3, 6)]}
+    ]  # fmt: skip
+    seen = {KEY: Window(10, 0.0)}
+    seen[KEY].gaps = [(3, 6)]
+    place.repeats.complete(seen, other)  # type: ignore[arg-type]
+    assert (seen[KEY].top, seen[KEY].gaps) == (10, [])
+
+
 @given(ranges, ranges)
 def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
     """Whoever came from elsewhere misses exactly what it had there; all others miss nothing."""
