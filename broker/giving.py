@@ -369,6 +369,7 @@ class Giving:
         if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
+        self._federation.whereabouts.leaves(session, now)
         if merged:
             node.moving.merging.note(session)
             state = old_state(node, session, now, alone=True)

@@ -129,7 +129,7 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
 class Granting:
     """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers know that it is wanted."""
 
-    __slots__ = ("_allowed", "_client", "_codes", "_filters", "_identifier", "_packet", "_refused", "_retained")
+    __slots__ = ("_allowed", "_client", "_codes", "_filters", "_hurried", "_identifier", "_packet", "_refused", "_retained")
 
     def __init__(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
         self._client = client
@@ -141,6 +141,7 @@ class Granting:
         self._refused: list[str] = []
         self._retained: dict[str, Subscription] = {}  # that get what is retained, by filter
         self._filters: list[str] = []  # that others are to know now
+        self._hurried = False
 
     def _next(self) -> list[tuple[SubscriptionRequest, bool]]:
         at = len(self._codes)
@@ -154,15 +155,26 @@ class Granting:
             for request, permitted in self._next()
             if not request.filter.startswith(SHARE_PREFIX) and _refusal(self._client, request, permitted, note=False) is None
         ]
+        self._hurried = False
         session, federation = self._client.session, self._client.node.federation
         new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
         again = new and federation.whereabouts.elsewhere(session.client_id)
         if federation.propagation.expect(self._filters, self._known, again=again):
+            federation.whereabouts.waits[session] = self.hurry
             return False
         return self._take()
 
-    def _known(self, now: float) -> None:
+    def hurry(self, now: float) -> None:
+        """Subscribe though others do not know yet: the session is about to go to another broker, where that is waited for."""
+        self._hurried = True
         self._go_on(now, self._take)
+
+    def _known(self, now: float) -> None:
+        waits, session = self._client.node.federation.whereabouts.waits, self._client.session
+        if waits.get(session) == self.hurry:
+            del waits[session]
+        if not self._hurried:
+            self._go_on(now, self._take)
 
     def _later(self, now: float) -> None:
         self._filters = []

@@ -11,6 +11,7 @@ it twice; so its SUBSCRIBE waits until every broker has said what it has publish
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -20,6 +21,7 @@ from broker.ownership import GONE, decode_entry
 if TYPE_CHECKING:
     from broker.federation import Federation
     from broker.node import Node
+    from broker.session import Session
 
 LATELY = 1.0
 """s beyond the time after which a link that hangs is closed, in which the tree is repaired."""
@@ -28,12 +30,14 @@ LATELY = 1.0
 class Whereabouts:
     """Which clients were elsewhere lately."""
 
-    __slots__ = ("_federation", "_left", "_node")
+    __slots__ = ("_federation", "_left", "_node", "waits")
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._left: OrderedDict[bytes, float] = OrderedDict()  # until when (s) it counts, the oldest first
+        self.waits: dict[Session, Callable[[float], None]] = {}
+        """What sessions do not wait for any more that are about to go to another broker: their SUBSCRIBE."""
         federation.listings.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
@@ -47,6 +51,12 @@ class Whereabouts:
             left[key] = now + self._federation.config.link_timeout + LATELY
             while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
                 left.popitem(last=False)
+
+    def leaves(self, session: Session, now: float) -> None:
+        """Note that a session is about to go to another broker: what its client has subscribed to goes with it."""
+        hurry = self.waits.pop(session, None)
+        if hurry is not None:
+            hurry(now)
 
     def elsewhere(self, client_id: str) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago: it may have had there what is on its

@@ -116,8 +116,8 @@ def takes_the_oldest(patch: Patch) -> None:
 
 
 def waits_for_nobody(patch: Patch) -> None:
-    """A client goes on with an older session when its newest one does not come within a second, as links are slow, or begins a new
-    one, whose SUBACK does not wait for what is on its way either."""
+    """A client goes on with an older session when its newest one does not come within a second, as links are slow, or begins a
+    new one, whose SUBACK does not wait for what is on its way either."""
     patch.setattr(Moving, "_has_to_wait", lambda self, pull: False)
     patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
