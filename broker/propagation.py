@@ -75,8 +75,8 @@ class Propagation:
 
     __slots__ = (
         "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
-        "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer", "_told",
-        "_waiters", "_waves", "records",
+        "_news", "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer", "_told",
+        "_waiters", "_waves", "known", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -84,7 +84,7 @@ class Propagation:
         self._federation = federation
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
         self._begins_until = node.now + WAIT if federation.enabled else 0.0
-        self._posted = 0  # filters, ever
+        self._posted = self._news = 0  # filters, ever; and up to the last that was new
         # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
         self._confirmed = 0  # as many do all know that have to
@@ -95,6 +95,8 @@ class Propagation:
         self._pause = PAUSE
         self._rate = Rate(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
+        self.known = False
+        """Whether the last one who waits does so only as each broker is to say what it has published."""
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
         self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
@@ -111,7 +113,7 @@ class Propagation:
 
     def posted(self) -> None:
         """A filter was posted."""
-        self._posted += 1
+        self._posted = self._news = self._posted + 1
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
         """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
@@ -119,6 +121,7 @@ class Propagation:
         knows them."""
         interest = self._federation.interest
         now = self._node.now
+        self.known = False
         if self._begins_until and not self._begun(now):
             self._early_birds.append((list(filters), then, again))
             self._arm(now)
@@ -128,6 +131,7 @@ class Propagation:
         if interest.telling:
             for topic_filter in filters:
                 interest.changed(topic_filter, wanted=True)
+        self.known = self._all_know(self._news) and not self._federation.streams.unsettled()
         if self._all_know(self._posted):
             if not again and not self._federation.streams.unsettled():
                 return False

@@ -160,12 +160,13 @@ class Granting:
         new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
         again = new and federation.whereabouts.elsewhere(session.client_id)
         if federation.propagation.expect(self._filters, self._known, again=again):
-            federation.whereabouts.waits[session] = self.hurry
+            if federation.propagation.known:  # it could be answered at once
+                federation.whereabouts.waits[session] = self.hurry
             return False
         return self._take()
 
     def hurry(self, now: float) -> None:
-        """Subscribe though others do not know yet: the session is about to go to another broker, where that is waited for."""
+        """Subscribe though not all have said what they have published: the session is about to go to another broker."""
         self._hurried = True
         self._go_on(now, self._take)
 
