@@ -75,8 +75,8 @@ class Propagation:
 
     __slots__ = (
         "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
-        "_news", "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer", "_told",
-        "_waiters", "_waves", "known", "records",
+        "_news", "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer",
+        "_told", "_waiters", "_waves", "known", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
