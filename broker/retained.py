@@ -11,6 +11,7 @@ from enum import IntEnum
 from struct import Struct
 
 from broker import limits
+from broker.clock import LOGICAL
 from broker.counters import Counters
 from broker.deadlines import Deadlines, Entry
 from broker.digests import Digests, Mark, place_of
@@ -25,9 +26,11 @@ class Change(IntEnum):
     """Nothing: what is here is as new, or newer; or it was a deletion too old to remember."""
     REFUSED = 1
     """Nothing: there was no room."""
-    TAKEN = 2
+    DROPPED = 2
+    """It wins, there was no room, and the topic is as deleted: what was there is older."""
+    TAKEN = 3
     """It wins, and nothing that a client could see is different: there was nothing to delete."""
-    NEW = 3
+    NEW = 4
     """It wins."""
 
 
@@ -67,8 +70,8 @@ class RetainedStore:
     """The last retained message of every topic. Topics that begin with `$`, which are the broker's own, count for no limit."""
 
     __slots__ = (
-        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_own", "_trie", "closed", "digests", "limit", "refused_at",
-        "tombstones",
+        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_own", "_trie", "closed", "digests", "limit", "reached",
+        "refused_at", "tombstones",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = 0) -> None:
@@ -76,6 +79,7 @@ class RetainedStore:
         self._counters = counters
         self.limit = limit
         self.closed = False  # no new topics: memory is short
+        self.reached = ""  # the limit that refused the last message that was refused
         self.clear()
 
     def clear(self) -> None:
@@ -133,7 +137,7 @@ class RetainedStore:
         if message.payload and not message.expired(now):
             if not self._set(topic, message):
                 self.refused_at = now
-                return Change.REFUSED
+                return self._refuse(topic, old, mark, wall)
             if old is not None and old.dead:
                 self.tombstones -= 1
             self.digests.put(mark)
@@ -152,6 +156,28 @@ class RetainedStore:
         elif old is None:
             return Change.OLD
         return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
+
+    def _refuse(self, topic: str, old: Mark | None, mark: Mark, wall: int) -> Change:
+        """Forget what was at the topic, as it is older than what has no room.
+
+        The mark becomes that of a deletion right before the write: nothing older comes back, and the write itself may, when
+        there is room. It has no number, and no death of its own time, as what expired: no subscriber is told.
+        """
+        if old is None:
+            return Change.REFUSED
+        if (mark.time - 1, mark.key) > (old.time, old.key):
+            mark.time -= 1
+        elif old.dead:
+            return Change.REFUSED  # again
+        else:
+            mark.time, mark.key = old.time, old.key
+        mark.sequence, mark.death = 0, (mark.time >> LOGICAL) + 1
+        self._drop(topic)
+        self.tombstones -= old.dead
+        self.digests.remove(old)
+        if self.remembers(mark.death, wall):
+            self._bury(mark)
+        return Change.DROPPED
 
     def bring_back(self, message: Message, mark: Mark, now: float, wall: int) -> None:
         """Take what was here before a restart, each topic once; as `write` does."""
@@ -172,9 +198,11 @@ class RetainedStore:
             self._own += old is None
         else:
             grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
-            full = grown > (self.limit or limits.MAX_RETAINED_BYTES)
-            if full or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
+            most = self.limit or limits.MAX_RETAINED_BYTES
+            if grown > most or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
                 self._counters.retained_refused += 1
+                few = f"{limits.MAX_RETAINED:,} retained messages" if not self.closed else "80 % of memory_limit"
+                self.reached = f"{most:,} bytes of retained messages (max_retained_bytes)" if grown > most else few
                 return False
             self._bytes = grown
         self._trie.set(topic, _pack(message))

@@ -21,6 +21,7 @@ from broker.origin import encode_for_links, encode_link_publish, remaining, spli
 from broker.records import DIGEST, FETCH, LIST, PARTS, Handler
 from broker.retained import Change
 from broker.wire.errors import MalformedPacket
+from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -140,12 +141,24 @@ class Retention:
         topic = message.topic
         mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
-        if change >= Change.TAKEN and node.durability is not None:
+        if change >= Change.DROPPED and node.durability is not None:
             node.durability.retained(mark)
             node.durability.promise()
         if change >= Change.TAKEN and tell:
             node.retain(message)
+        elif change in (Change.REFUSED, Change.DROPPED):
+            self._refused(message, change is Change.DROPPED, tell)
         return change
+
+    def _refused(self, message: Message, dropped: bool, tell: bool) -> None:
+        """Say that there was no room for a message, and to plugins that what its topic had is deleted."""
+        node, topic = self.node, message.topic
+        text = f"message of {len(message.payload):,} bytes for topic {shorten(topic.decode())} is not retained"
+        if dropped:
+            text += ", and what the topic had is deleted"
+        if dropped and tell:
+            node.retain(Message(topic, b"", 0, True, b"", None, None))
+        node.log_limit.line("warning", "not retained", "this broker", f"{text}: {self.store.reached} reached")
 
     def restored(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
         """Take one that a comparison brought.
@@ -165,7 +178,7 @@ class Retention:
         if (comparison := self._comparisons.get(link)) is not None:
             comparison.brings = now
         change = self._take(message, key, sequence, now)
-        if change < Change.TAKEN:
+        if change < Change.DROPPED:
             return
         self.node.counters.retained_restored += 1
         self._restored = now
@@ -189,7 +202,7 @@ class Retention:
         elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
-        if fresh and change is Change.NEW and not gone:
+        if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
                 self.federation.moving.merging.brought(key, sequence, message)
             self.federation.repeats.restored(key, sequence, message)
@@ -311,14 +324,15 @@ class Retention:
         for full, prefix, theirs in leaves:
             for mark in self.store.digests.marks(prefix):
                 other = theirs.get(mark.place)
-                if (other is None and not full) or (other is not None and other.before(mark.time, mark.key)):
+                full_there = full and (other is None or (other.dead and not mark.dead))
+                if not full_there and (other is None or other.before(mark.time, mark.key)):
                     comparison.places.append(mark.place)
             for place, other in theirs.items():
                 known = self.store.digests.get(place)
                 if known is None:
                     wanted = self.store.remembers(other.death, wall) if other.dead else not self._full(now)
                 else:
-                    wanted = known.before(other.time, other.key)
+                    wanted = known.before(other.time, other.key) and not (known.dead and not other.dead and self._full(now))
                 if wanted:
                     self._plan(comparison, FETCH, place)
         self._arm(comparison, now)

@@ -188,6 +188,64 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert write(store, "b", b"", 2) is Change.TAKEN
 
 
+def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
+    counters = Counters()
+    store = RetainedStore(counters, limit=10)
+    assert write(store, "t", b"old", 10) is Change.NEW
+    assert write(store, "t", bytes(10), 20) is Change.DROPPED
+    assert (len(store), store.size, store.tombstones, counters.retained_refused, store.refused_at) == (0, 0, 1, 1, 0.0)
+    assert "max_retained_bytes" in store.reached
+    assert write(store, "t", b"mid", 19) is Change.OLD
+    assert write(store, "t", bytes(10), 20) is Change.REFUSED  # again: nothing is new
+    assert write(store, "t", bytes(11), 30) is Change.DROPPED  # and what is newer than that
+    assert write(store, "t", bytes(10), 20) is Change.OLD
+    assert (store.tombstones, len(store.digests)) == (1, 1)
+    store.limit = 100
+    assert write(store, "t", bytes(11), 30) is Change.NEW  # the same write, when there is room
+    assert (store.tombstones, state(store)) == (0, {"t": bytes(11)})
+
+
+def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
+    store = RetainedStore(Counters(), limit=10)
+    assert write(store, "t", b"old", 0) is Change.NEW
+    mark = Mark(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
+    large = Message(b"t", bytes(10), 1, True, b"", None, None)
+    assert store.write(large, mark, 0.0, MS) is Change.DROPPED
+    known = store.digests.get(place_of(b"t"))
+    assert known is not None and known.dead and known.time == MS << 16
+    assert write(store, "t", b"old", 0) is Change.OLD
+
+
+def test_an_update_of_what_was_deleted_that_does_not_fit() -> None:
+    store = RetainedStore(Counters())
+    write(store, "t", b"", 10)
+    store.closed = True
+    assert write(store, "t", b"new", 30) is Change.DROPPED
+    assert "80 %" in store.reached
+    store.closed = False
+    assert write(store, "t", b"old", 20, 1) is Change.OLD
+    assert write(store, "t", b"new", 30) is Change.NEW
+
+
+@given(st.permutations(range(6)), st.permutations(range(6)))
+def test_brokers_of_different_sizes(small_order: list[int], large_order: list[int]) -> None:
+    """Each has the last write or nothing in the end, whatever fits, in any order."""
+    writes = [bytes([n]) * (20 if n in (2, 5) else 3) for n in range(6)]
+    small, large = RetainedStore(Counters(), limit=10), RetainedStore(Counters())
+    assert write(small, "t", b"first", 0) is write(large, "t", b"first", 0) is Change.NEW
+    for store, order in ((small, small_order), (large, large_order)):
+        for n in order:
+            write(store, "t", writes[n], 10 + n)
+    assert (state(small), state(large)) == ({}, {"t": writes[5]})
+    dead = small.digests.get(place_of(b"t"))
+    assert dead is not None
+    deletion = Message(b"t", b"", 1, True, b"", None, None)
+    assert large.write(deletion, dead, 0.0, MS) is Change.OLD  # who has the write keeps it
+    small.limit = 100
+    write(small, "t", writes[5], 15)
+    assert state(small) == state(large)
+
+
 # ---------------------------------------------------------------- on links
 
 

@@ -323,6 +323,62 @@ def test_who_is_full_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert neighbour.records(FETCH) == [b"\x0c" + place_of(b"c")]
 
 
+def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
+    world, neighbour = pair(max_retained_bytes=10)
+    reader, writer = world.connect("r"), world.connect("w")
+    reader.subscribe("t", qos=1)
+    writer.publish("t", b"old", retain=True)
+    writer.publish("t", bytes(100), retain=True)
+    writer.publish("t", bytes(101), retain=True)
+    assert reader.payloads() == [b"old", bytes(100), bytes(101)]
+    assert [p.payload for p in publishes(neighbour)] == [b"old", bytes(100), bytes(101)]
+    late = world.connect("late")
+    late.subscribe("t", qos=1)
+    assert late.payloads() == []
+    assert [text for level, text in world.lines if level == "warning" and "not retained" in text] == [
+        "message of 100 bytes for topic 't' is not retained, and what the topic had is deleted: "
+        "10 bytes of retained messages (max_retained_bytes) reached"
+    ]
+    assert world.counters.retained_refused == 2
+
+
+def test_a_restored_update_that_does_not_fit() -> None:
+    """It is for subscribers and other brokers all the same; it is asked for again when there may be room."""
+    world, neighbour = pair(max_retained_bytes=10)
+    other = Neighbour(world, 2)
+    other.child()
+    client = world.connect("c")
+    client.subscribe("t", qos=1)
+    neighbour.send(restored(b"t", b"old", 1), restored(b"t", bytes(100), 5, sequence=2))
+    assert client.payloads() == other.messages() == [b"old", bytes(100)]
+    assert world.node.retained.get("t") is None
+    neighbour.take()
+    listed = ping((LIST, leaf(b"t", entry(b"t", 5))))
+    neighbour.send(listed)
+    steps(world)
+    assert neighbour.records(FETCH) == []
+    world.advance(limits.RETAINED_AGAIN)
+    neighbour.take()
+    neighbour.send(listed)
+    steps(world)
+    assert neighbour.records(FETCH) == [b"\x0c" + place_of(b"t")]
+    neighbour.send(restored(b"t", bytes(100), 5, sequence=2))
+    assert client.payloads() == other.messages() == []
+    neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
+    steps(world)
+    assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]  # who has the old one is told
+
+
+def test_the_last_write_is_not_sent_to_who_has_no_room_for_it() -> None:
+    world, neighbour = pair()
+    neighbour.send(restored(b"t", b"new", 5))
+    for full in (True, False):
+        neighbour.take()
+        neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1, dead=True), full=full))))
+        steps(world)
+        assert [p.payload for p in publishes(neighbour)] == ([] if full else [b"new"])
+
+
 def test_a_broker_that_retains_nothing_takes_no_part() -> None:
     world, neighbour = pair(retain_available=False)
     client = world.connect("c")
