@@ -97,6 +97,8 @@ class Meetings:
     def __init__(self, world: World) -> None:
         self.world = world
         self.met: dict[frozenset[Life], float] = {}
+        self._heard: dict[tuple[Life, Life], float] = {}
+        self._kept: dict[Life, Life] = {}  # life -> the one since which its broker has known others
         self._together: set[frozenset[Life]] = set()
         self._runs: dict[frozenset[Life], list[list[float]]] = defaultdict(list)
         world.after(LOOK, self._look)
@@ -109,6 +111,8 @@ class Meetings:
                 pair = frozenset((world.who(a.life), world.who(b.life)))
                 together.add(pair)
                 self.met.setdefault(pair, world.now)
+                self._heard.setdefault((world.who(a.life), self._knows(b)), world.now)
+                self._heard.setdefault((world.who(b.life), self._knows(a)), world.now)
                 if pair not in self._together:
                     self._runs[pair].append([world.now, world.now])
                 self._runs[pair][-1][1] = world.now
@@ -135,6 +139,16 @@ class Meetings:
         """When these two were first in one tree (s), None for never."""
         a, b = self.world.who(a), self.world.who(b)
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
+
+    def _knows(self, host: Host) -> Life:
+        """Return the life since which a broker has known others: without sessions it does not remember them (README)."""
+        return self._kept.setdefault(host.life, (host.index, host.running.relay.since))
+
+    def heard(self, origin: Life, holder: Life) -> float | None:
+        """When an origin was first in one tree (s) with the broker of a session that began in a life of it, None for never."""
+        if self.world.who(origin) == self.world.who(holder):
+            return 0.0
+        return self._heard.get((self.world.who(origin), self._kept.get(holder, holder)))
 
     def first(self, a: int, b: int) -> float:
         """When two brokers were first in one tree, in whatever lives (s); infinity for never."""
@@ -410,7 +424,7 @@ class Messages:
         """From when on (s) what is published at a broker is due to these: all who had the session knew that broker."""
         found = []
         for interest in due:
-            met = [self.meetings.since(origin, life) for life in (interest.life, *client.holders)]
+            met = [self.meetings.heard(origin, life) for life in (interest.life, *client.holders)]
             known = [since for since in met if since is not None]
             if len(known) == len(met):
                 found.append((interest, max(interest.since, *known)))
@@ -437,7 +451,7 @@ class Messages:
             mine = any(i.no_local for i in due) and sent.client is client
             if not due or mine or min(sent.qos, max(i.qos for i in due)) != 1:
                 continue
-            met = [self.meetings.since(sent.life, life) for life in {*client.places, *(i.life for i in due)}]
+            met = [self.meetings.heard(sent.life, life) for life in {*client.places, *(i.life for i in due)}]
             if all(since is not None and since < sent.at for since in met):
                 lost.append(self._name(sent))
         return lost

@@ -33,6 +33,7 @@ from tests.sim.checkers import (
     watch_crossings,
 )
 from tests.sim.clients import Ledger, SimClient
+from tests.sim.disk import Disk
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, part, world_of
 from tests.sim.world import End, Host, World
@@ -661,6 +662,32 @@ def test_who_moves_on_before_the_news_of_it_has_gone_round(began: float, slow: b
     client = SimClient(world, messages.ledger, "c", world.add())
     client.visits = {1: (A, 1.0, 1.1, True), 2: (B, began, began + 0.1, heard)}
     assert messages._strayed(client, 1, 2) == strayed
+
+
+@pytest.mark.parametrize("kept", (False, True))
+def test_without_sessions_brokers_meet_anew(kept: bool) -> None:
+    """A broker that is started again remembers the others if a session is there for what they published meanwhile."""
+    world = world_of(1, 2)
+    meetings = Meetings(world)
+    one, other = world.hosts
+    disk = Disk(world, one, sync=False)
+    world.kept.add(one.index)
+    world.on_start.append(lambda host: disk.started() if host is one else None)
+    for host in world.hosts:
+        host.start()
+    client = SimClient(world, Ledger(), "c", one, clean=not kept, filters=[("a", 1)])
+    client.connect()
+    world.run(2.0)
+    met = meetings.heard(other.life, one.life)
+    assert met is not None
+    assert met < world.now - 1.0
+    one.kill()
+    one.start()
+    world.run(2.0)
+    again = meetings.heard(other.life, one.life)
+    assert again is not None
+    assert (again == met) is kept
+    assert meetings.since(other.life, one.life) == met
 
 
 def test_brokers_meet_when_bytes_pass() -> None:
