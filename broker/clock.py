@@ -1,8 +1,8 @@
 """A hybrid logical clock: times of writes that agree with the time of day and never with each other's order.
 
-A time is one number: ms since the epoch, shifted left by 16 bits, and a counter below. What is written comes after all that was
-heard of, also where the time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014). Pure: `now` (s) is
-monotonic, handed in.
+A time is one number: ms since the epoch, shifted left by 16 bits, and below that their fraction, counted on for what happens at
+the same time. What is written comes after all that was heard of, also where the time of day lags behind (Kulkarni and others,
+"Logical Physical Clocks", 2014). Pure: `now` (s) is monotonic, handed in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from broker import limits
 
 LOGICAL = 16
-"""bits of the counter below the ms."""
+"""bits below the ms."""
 
 END = 1 << 63
 """The first time that cannot be: ms of the year 6429."""
@@ -41,10 +41,10 @@ class HybridClock:
 
         `above` does not move the clock: what one topic got from a clock far ahead counts for that topic alone.
         """
-        physical = self.physical(now)
-        if (self.last >> LOGICAL) - physical > limits.CLOCK_AHEAD * 1000:
+        physical = max(0, int((now + self._offset) * (1000 << LOGICAL)))
+        if self.last - physical > limits.CLOCK_AHEAD * (1000 << LOGICAL):
             self.last = 0  # our own time of day was set back by far; each topic still goes on behind what it has
-        self.last = max(self.last + 1, physical << LOGICAL)
+        self.last = max(self.last + 1, physical)
         return min(max(self.last, above + 1), END - 1)
 
     def merge(self, time: int, now: float) -> bool:

@@ -231,6 +231,11 @@ class Federation:
         self._tell_change(now)
         self._settle(now)
 
+    def tell(self, now: float) -> None:
+        """Tell neighbours what was posted, ahead of what is sent to clients after this; later if much was told just now."""
+        if self.listings.may_tell(now):
+            self._settle(now)
+
     def hurry(self, at: float) -> None:
         """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is planned tells of a stop."""
         self._due = min(self._due, at)

@@ -53,6 +53,10 @@ MAX_HOPS = 64
 PACE = 0.005
 """s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
 
+AT_ONCE = 20
+"""pieces that are told without a pause after a while without any: a client that goes to the next broker as soon as it has its
+CONNACK finds its session there."""
+
 RESERVED = 300_000
 """entries of our listing that sessions and shared subscriptions of clients cannot take: filters (limits.MAX_INTERESTS), links and
 the tree have to be told, or nobody finds us any more."""
@@ -72,7 +76,7 @@ class Listings:
 
     __slots__ = (
         "_changed", "_federation", "_going_on", "_links", "_next_check", "_passed", "_piece_at", "_posted", "_receivers",
-        "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
+        "_settling", "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -96,6 +100,7 @@ class Listings:
         self._posted = False  # and so is something of our own
         self._going_on = False  # more of what was asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
+        self._settling = False
         self.records: dict[int, Handler] = {DIRECTORY: self._directory_received, ROUTED: self._routed_received}
 
     # ---------------------------------------------------------------- for those that use it
@@ -141,6 +146,10 @@ class Listings:
         """Return the link that leads to a broker."""
         via = self.directory.via(broker_id)
         return None if via is None else self._links.get(via)
+
+    def may_tell(self, now: float) -> bool:
+        """Whether something was posted that neighbours can be told now."""
+        return self._posted and now >= self._tell_at and not self._settling
 
     # ---------------------------------------------------------------- links
 
@@ -198,12 +207,13 @@ class Listings:
         directory = self.directory
         if self._posted and now >= self._tell_at:
             self._posted = False
-            self._tell_at = now + PACE
+            self._tell_at = max(self._tell_at, now - AT_ONCE * PACE) + PACE
             directory.flush()
             self._changed = True
         if not self._changed:
             return False
         self._changed = False
+        self._settling = True
         busy = False
         for event in directory.take_events():
             busy = True
@@ -222,6 +232,7 @@ class Listings:
                     self._tell(broker_id, zip(keys, repeat(None)))
                     self._way(broker_id, None)
                     self.gone = None
+        self._settling = False
         self._federation.overlays.tell_late(now)
         for peer, message in directory.take_messages(self._room):
             link = self._links.get(peer)

@@ -177,6 +177,7 @@ class Moving:
                 # Its client may come to an older one before they are one: what it has of that must not be taken for this one's.
                 session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
+            self._federation.tell(self._node.now)  # ahead of CONNACK, as its client may go to another broker at once
 
     def _post(self, session: Session, resumed: bool) -> None:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)

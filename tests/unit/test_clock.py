@@ -68,3 +68,9 @@ def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
             time = clock.tick(now)
             assert time > last
             last = time
+
+
+def test_what_happens_later_in_a_millisecond_is_later_on_another_broker() -> None:
+    """A client that goes to another broker within a millisecond has the newer connection there."""
+    one, other = HybridClock(0.0, MS / 1000), HybridClock(0.0, MS / 1000)
+    assert one.tick(0.0002) < other.tick(0.0004) < one.tick(0.0006)

@@ -8,7 +8,7 @@ from broker import limits, propagation
 from broker.access import Access
 from broker.aclfile import parse_rules
 from broker.interest import LINGER
-from broker.listings import INTEREST, PACE
+from broker.listings import AT_ONCE, INTEREST, PACE
 from broker.origin import origin_key
 from broker.propagation import LOST, PAUSE_MOST, WAIT
 from broker.records import HEARD, TOLD
@@ -87,8 +87,9 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     world.advance(WAIT - PACE / 4)
     neighbour.take()
     own = world.node.federation.listings.directory.own
-    world.node.federation.listings.post(b"s-test", b"1")  # so that the next one has to wait for PACE
-    world.advance(PACE / 8)
+    for number in range(AT_ONCE + 1):  # so that the next one has to wait for PACE
+        world.node.federation.listings.post(b"s-test", str(number).encode())
+        world.advance(PACE / 8 / (AT_ONCE + 1))
     subscribe(two, "b")
     world.advance(PACE / 4)
     assert INTEREST + b"b" in own.entries

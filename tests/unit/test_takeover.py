@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from broker import limits, sessionstate
 from broker.giving import ANSWER, ENDED, PART, TAKE, say
-from broker.listings import CLIENT
+from broker.listings import AT_ONCE, CLIENT, PACE
 from broker.message import Message
 from broker.ownership import ANONYMOUS, KEPT, Entry
 from broker.parts import WHERE
-from broker.records import ROUTED
+from broker.records import DIRECTORY, ROUTED
 from broker.sessionstate import WAITING, Item, SessionState, encode_state
 from broker.takeover import CLOSING, RESTORING
 from broker.turns import PAUSE
@@ -151,3 +151,25 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
     taking.world.advance(1.0)
     assert set(taking.world.session("k").subscriptions) == set(AMONG)
     assert subscribed(taking.world) == len(AMONG)
+
+
+def test_neighbours_are_told_of_a_session_ahead_of_its_connack() -> None:
+    """Its client may go to one of them as soon as it has that. Of very many that come at once they are told a little later."""
+    world = lone(routing="interest", link_timeout=1000.0)
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    neighbour.take()
+    world.advance(1.0)
+    sent: list[object] = []
+    client = world.open()
+    for conn in (neighbour.transport, client.transport):
+        conn.write = lambda data, conn=conn, write=conn.write: (sent.append(conn), write(data))  # type: ignore[method-assign]
+    client.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    assert sent == [neighbour.transport, client.transport]
+    assert any(CLIENT + b"k" in body for body in neighbour.records(DIRECTORY))
+    for number in range(2 * AT_ONCE):
+        world.connect(f"k{number}")
+    assert len(neighbour.records(DIRECTORY)) <= AT_ONCE + 1
+    world.advance(PACE)
+    assert any(CLIENT + b"k%d" % (2 * AT_ONCE - 1) in body for body in neighbour.records(DIRECTORY))
