@@ -408,6 +408,20 @@ def test_moved_on_before_everybody_knows() -> None:
     row.one_session()
 
 
+@pytest.mark.parametrize("leaves", [Client.cut, Client.leave])
+def test_an_empty_session_moves_as_often_as_its_client(leaves: Callable[[Client], None]) -> None:
+    """One without subscriptions, as publishers have, is no session that was begun by mistake."""
+    row = Row(2)
+    client = row.connect(0)
+    for index in (1, 0, 1, 0, 1):
+        row.run()
+        leaves(client)
+        row.run()
+        client = row.client(index)
+        row.until(lambda client=client: client.connacks)  # type: ignore[misc]
+        assert client.present
+
+
 def test_wills_once() -> None:
     row = Row()
     listener = row.connect(0, "listener")
