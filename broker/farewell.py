@@ -29,7 +29,10 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
 
     Raises ValueError for what cannot be used, and StatusError when there is no answer or it refuses; both one line.
     """
-    _reach(read_drain(values).to)
+    to = read_drain(values).to
+    if to and parse_address(to) == admin:
+        raise ValueError(f"to: {to} is the admin address of this broker itself")
+    _reach(to)
     found = post(admin, f"/api/drain?{urlencode(values)}")
     if not wait:
         _say(found)
@@ -69,7 +72,10 @@ def _reach(to: str) -> None:
 
 
 def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
-    """POST to an admin address and return its JSON, within about `timeout` s. Raises StatusError."""
+    """POST to an admin address and return its JSON, within about `timeout` s.
+
+    Raises ValueError when what is asked for cannot be used, StatusError for any other refusal and for no answer.
+    """
     where, status, answer = ask(admin, "POST", path, timeout, 65_536)
     text = answer.decode(errors="replace")
     try:
@@ -77,7 +83,8 @@ def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("drain"), dict):
-        raise StatusError(f"{where} refuses: {' '.join(text.split())[:200] or status}")
+        refused = f"{where} refuses: {' '.join(text.split())[:200] or status}"
+        raise ValueError(refused) if status == 400 else StatusError(refused)
     return found
 
 

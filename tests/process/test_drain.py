@@ -86,7 +86,8 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
     assert ask(broker, "POST", "/healthz")[0] == 405
     assert ask(broker, "POST", "/api/drain", Origin="http://evil.example")[0] == 403
     assert ask(broker, "POST", "/api/drain?rate=fast") == (400, "rate: 'fast' is not a number from 0.01 to 1e+06\n")
-    for flags in (("--rate", "0"), ("--to", "0.0.0.0:1"), ("--within", "soon")):
+    itself = (("--to", broker.address), ("--to", f"127.0.0.1:{broker.admin}"))
+    for flags in (("--rate", "0"), ("--to", "0.0.0.0:1"), ("--within", "soon"), *itself):
         done = command(broker, *flags)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert broker.view()["draining"] is False
