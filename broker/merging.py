@@ -554,9 +554,10 @@ def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) ->
 
 
 def untouched(session: Session) -> bool:
-    """Return whether there is nothing in a session: its client was told that it is a new one, and went before it said more. One that
-    was found again, here or elsewhere, is its session, if there is nothing in it, too."""
-    return session.stamp == session.born and not (session.subscriptions or session.queue or session.inflight or session.incoming or session.will)
+    """Return whether there is nothing in a session: its client was told that it is a new one, and went before it said more. One
+    that was found again, here or elsewhere, is its client's session, if there is nothing in it, too."""
+    holds = session.subscriptions or session.queue or session.inflight or session.incoming or session.will
+    return session.stamp == session.born and not holds
 
 
 def delivered_ranges(session: Session, here: Vector, key: bytes) -> Ranges:
