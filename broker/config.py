@@ -94,6 +94,10 @@ class NodeConfig:
         most = self.memory_limit // 4 or limits.MAX_RETAINED_BYTES
         return self.max_retained_bytes or min(limits.MAX_RETAINED_BYTES, most)
 
+    def log_limit(self) -> int:
+        """Return the bytes of messages that are kept for replay."""
+        return min(limits.LOG_BYTES, self.memory_limit // 4 or limits.LOG_BYTES)
+
     def versions(self) -> tuple[int, int]:
         """Return the versions of the link protocol that are spoken with this routing."""
         oldest, newest = self.link_versions

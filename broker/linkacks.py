@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MARK = 1 << 30
 """Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
 
-AHEAD = limits.LOG_BYTES // 2
-"""bytes; marks are sent so long before the log would drop what is not acknowledged: more than a round trip brings."""
+AHEAD = 2
+"""Marks are sent this part of the log before it would drop what is not acknowledged: more than a round trip brings."""
 
 STEP = 1024 * 1024
 """bytes of the log between two marks on one link at least."""
@@ -109,10 +109,10 @@ class LinkAcks:
         log.floor = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
         if self._parted:
             log.floor = min(log.floor, *(position for position, _, _ in self._parted.values()))
-        log.warn = max(log.begin, log.floor - AHEAD) if self._keeping else NEVER
-        if log.size > limits.LOG_BYTES:
+        log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
+        if log.size > log.limit:
             log.trim()
-        if self._holding and log.owed <= limits.LOG_BYTES:
+        if self._holding and log.owed <= log.limit:
             self._holding = False
             self._node.release_publishers(self)
 

@@ -154,8 +154,8 @@ class MessageLog:
     """
 
     __slots__ = (
-        "_bytes", "_counters", "_entries", "_gone", "_limit", "begin", "chosen", "dropped", "floor", "full", "looked_at",
-        "lost", "pressed", "spared", "unsent", "warn",
+        "_bytes", "_counters", "_entries", "_gone", "begin", "chosen", "dropped", "floor", "full", "limit",
+        "looked_at", "lost", "pressed", "spared", "unsent", "warn",
     )  # fmt: skip
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
@@ -163,7 +163,8 @@ class MessageLog:
         self._bytes = 0
         self._gone = 0  # entries
         self._counters = counters
-        self._limit = limit
+        self.limit = limit
+        """bytes"""
         self.begin = 0
         """Position of the oldest entry."""
         self.chosen = 0
@@ -206,9 +207,9 @@ class MessageLog:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)
         self._bytes = size = self._bytes + entry.size
-        if size > self._limit:
+        if size > self.limit:
             self.unsent = entry.size
-            if not self.trim() and self.owed > self._limit + limits.HOLD_LOG_BYTES:
+            if not self.trim() and self.owed > self.limit + limits.HOLD_LOG_BYTES:
                 self.full()
             self.unsent = 0
 
@@ -216,7 +217,7 @@ class MessageLog:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
-        enough = self._limit - (self._limit >> 9)
+        enough = self.limit - (self.limit >> 9)
         if not dropped and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
             free, most = 0, size - max(enough, entries[-1].size)
             popleft = entries.popleft
@@ -248,7 +249,7 @@ class MessageLog:
         self._counters.log_trimmed += gone
         if begin >= self.warn:
             self.pressed()
-        return size <= self._limit
+        return size <= self.limit
 
     def pieces(self, since: float = float("-inf")) -> Iterator[list[Entry]]:
         """The entries that are here now and came since (s), the oldest first, some at a time; those that go before their turn are

@@ -235,8 +235,7 @@ class Moving:
             client_id = key.decode()
         except UnicodeDecodeError:
             return
-        entry = decode_entry(value)
-        if entry is None:
+        if (entry := decode_entry(value)) is None:
             if self._federation.listings.gone is None:
                 self._withdrawn(client_id, broker_id)
             return

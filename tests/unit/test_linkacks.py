@@ -39,10 +39,9 @@ class Answering(Neighbour):
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for name, value in (("LOG_BYTES", LOG), ("HOLD_LOG_BYTES", SPARE), ("LOG_KEPT_BYTES", KEPT)):
         monkeypatch.setattr(limits, name, value)
-    monkeypatch.setattr("broker.linkacks.AHEAD", LOG // 2)
     monkeypatch.setattr("broker.linkacks.STEP", SIZE)
     world = lone(link_timeout=10_000.0)
-    world.node.relay.log._limit = LOG
+    assert world.node.relay.log.limit == LOG
     return world
 
 

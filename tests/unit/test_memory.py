@@ -43,6 +43,13 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
     assert world.node.memory.pressure == Pressure.NONE
 
 
+def test_the_replay_log_leaves_room_for_clients() -> None:
+    """It would fill the memory of a small container by itself, and every client would be refused."""
+    assert World().node.relay.log.limit == limits.LOG_BYTES
+    assert World(memory_limit=40_000_000).node.relay.log.limit == 10_000_000
+    assert World(memory_limit=1 << 30).node.relay.log.limit == limits.LOG_BYTES
+
+
 def test_queues_of_all_sessions_have_a_limit_together() -> None:
     world = World(max_queued_bytes=10 * MIB)
     for number in range(4):
