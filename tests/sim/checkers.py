@@ -9,6 +9,7 @@ from math import inf
 
 from broker import limits
 from broker.link import Link
+from broker.merging import Merge
 from broker.relay import Relay
 from stp.vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
@@ -519,6 +520,13 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
             who = [other.index for other in group if other is not host and found.get(other.id) != expected[other.id]]
             faults.append(("directory", f"b{host.index} does not know what {who} have posted, {len(found)} are reachable"))
     return faults
+
+
+def merges_of(host: Host) -> list[Merge]:
+    """Return the older sessions that are being added to newer ones here, and can be had."""
+    federation = host.running.federation
+    via = federation.listings.directory.via
+    return [merge for merge in federation.moving.merging._merges.values() if via(merge.holder) is not None]
 
 
 def session_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.sim.checkers import session_faults
+from tests.sim.checkers import merges_of, session_faults
 from tests.sim.clients import SimClient
 from tests.sim.schedule import FILTERS, Result, Schedule
 
@@ -20,6 +20,8 @@ QUICK = {
     "interest": (0, 1, 3, 9, 20, 23),
     "topic": (0, 1, 3, 9, 20, 23),
 }
+MERGED = 60.0
+"""virtual s in which sessions are one again."""
 
 
 class Roaming(Schedule):
@@ -62,6 +64,10 @@ class Roaming(Schedule):
     def faults(self) -> None:
         if not self.calm:
             super().faults()
+
+    def _settle(self) -> None:
+        """An older session is added to the newer one when it has what was missing there, or has waited for that long enough."""
+        self.world.run(MERGED, lambda: not any(merges_of(host) for host in self.world.alive()), every=1.0)
 
     def _end(self) -> None:
         super()._end()
