@@ -9,7 +9,6 @@ from math import inf
 
 from broker import limits
 from broker.link import Link
-from broker.merging import Merge
 from broker.relay import Relay
 from stp.vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
@@ -522,11 +521,11 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
     return faults
 
 
-def merges_of(host: Host) -> list[Merge]:
-    """Return the older sessions that are being added to newer ones here, and can be had."""
+def moves(host: Host) -> bool:
+    """Return whether a broker takes sessions, or adds older ones to newer ones, from brokers that can be reached."""
     federation = host.running.federation
-    via = federation.listings.directory.via
-    return [merge for merge in federation.moving.merging._merges.values() if via(merge.holder) is not None]
+    via, moving = federation.listings.directory.via, federation.moving
+    return any(via(one.holder) is not None for one in (*moving._pulls.values(), *moving.merging._merges.values()))
 
 
 def session_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from broker import limits
 from broker.drain import DrainOptions
-from tests.sim.checkers import Messages, merges_of
+from tests.sim.checkers import Messages, moves
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk
 from tests.sim.groups import Groups, check_group
@@ -293,8 +293,8 @@ class Strain(Schedule):
             for session in node.sessions.values():
                 if session.conn is not None and (session.queue or session.inflight):
                     return f"{len(session.queue)} messages wait for {session.client_id} at {host.name}"
-            if merges_of(host):
-                return f"{host.name} merges sessions"
+            if moves(host):
+                return f"{host.name} moves sessions"
             waits = sum(len(stream.waiting) for stream in node.federation.streams._all())
             if waits:
                 return f"{host.name} holds {waits}"

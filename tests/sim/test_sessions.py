@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.sim.checkers import merges_of, session_faults
+from tests.sim.checkers import moves, session_faults
 from tests.sim.clients import SimClient
 from tests.sim.schedule import FILTERS, Result, Schedule
 
@@ -67,7 +67,7 @@ class Roaming(Schedule):
 
     def _settle(self) -> None:
         """An older session is added to the newer one when it has what was missing there, or has waited for that long enough."""
-        self.world.run(MERGED, lambda: not any(merges_of(host) for host in self.world.alive()), every=1.0)
+        self.world.run(MERGED, lambda: not any(moves(host) for host in self.world.alive()), every=1.0)
 
     def _end(self) -> None:
         super()._end()
