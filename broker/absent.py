@@ -186,7 +186,10 @@ class Absents:
         elif len(self.absent) < limits.ABSENT_BROKERS:
             self.absent[broker_id] = Absent(filters, acks.lacked_from(broker_id), self._node.now)
             self._watch()  # before the log is free to drop what was kept for that broker
-        acks.parted(broker_id)
+        if self.tail.usable:
+            acks.parted(broker_id)
+        else:
+            acks.went(broker_id)
         self.tail.changed()
         if self.tail.usable:
             self.tail.flush()  # whoever starts next as this broker has to know

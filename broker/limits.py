@@ -295,6 +295,11 @@ PARTED_TIME = 5.0
 """s for which the log is kept for a broker whose link broke, or that is back: by then it has found another way, and asked.
 Longer, but not for more than REPAIR_TIME, while it goes on asking."""
 
+AWAY_LOGS = 4
+"""logs of messages that are kept for that time for brokers that nobody reaches any more, while no publisher is held for them: a
+link that breaks is there again after half a second, and what was on its way may be more than a log. Of more the oldest go
+[log_trimmed]."""
+
 ABSENT_BROKERS = 256
 ABSENT_FILTERS = 10_000
 ABSENT_RANGES = 4096

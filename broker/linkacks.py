@@ -35,7 +35,7 @@ STEP = 1024 * 1024
 class LinkAcks:
     """Which part of the log each link still needs."""
 
-    __slots__ = ("_again", "_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
+    __slots__ = ("_again", "_away", "_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
 
     def __init__(self, relay: Relay, federation: Federation) -> None:
         self._node = relay.node
@@ -48,6 +48,7 @@ class LinkAcks:
         self._parted: dict[bytes, tuple[int, float, float]] = {}  # brokers that are about to ask: position, until when, at most
         self._number = 0
         self._again = False  # marks are to be sent behind a large message that is about to be sent
+        self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
         self._holding = False
 
     # ---------------------------------------------------------------- who needs what
@@ -82,7 +83,10 @@ class LinkAcks:
         if len(self._parted) < limits.ABSENT_BROKERS:
             patience = limits.PARTED_TIME if self._federation.streams.active else 0.0  # who floods asks its next neighbour
             now = self._node.now
+            if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
+                position = min(position, known[0])
             self._parted[broker_id] = (position, now + patience, now + limits.REPAIR_TIME)
+            self._away.discard(broker_id)
             self._settle()
 
     def asked(self, broker_id: bytes, more: bool) -> None:
@@ -98,9 +102,16 @@ class LinkAcks:
         found = self._parted.get(broker_id)
         return self._log.begin if found is None else found[0]
 
+    def went(self, broker_id: bytes) -> None:
+        """The tree has lost a broker, perhaps for the moment that a new link takes. Nobody is held for it."""
+        if (known := self._parted.get(broker_id)) is not None:
+            self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
+            self._away.add(broker_id)
+
     def parted(self, broker_id: bytes) -> None:
         """Keep the log for a broker no longer."""
         self._parted.pop(broker_id, None)
+        self._away.discard(broker_id)
         self._settle()
 
     def _settle(self) -> None:
@@ -157,9 +168,23 @@ class LinkAcks:
 
     def _full(self) -> None:
         """Have publishers wait: the log has no room but for what neighbours may lack."""
+        if self._away and self._room_for_away():
+            return
         self._pressed()
         self._holding = True
         self._node.hold_publisher(self)
+
+    def _room_for_away(self) -> bool:
+        """Whether the log is full of what only brokers lack that are gone; of very much of it the oldest goes."""
+        log = self._log
+        needed = [link.kept_from for link in self._keeping if link.kept_from is not None]
+        needed += [known[0] for broker_id, known in self._parted.items() if broker_id not in self._away]
+        if log.end - min(needed, default=NEVER) > log.limit + limits.HOLD_LOG_BYTES:
+            return False
+        if log.size > limits.AWAY_LOGS * log.limit:
+            for broker_id in list(self._away):
+                self.parted(broker_id)
+        return True
 
     def _lost(self, entry: Entry, position: int) -> None:
         """Count what is dropped although a link in repair needs it. What a live link needs waits in its own queue."""

@@ -28,6 +28,7 @@ from tests.sim import test_durability
 from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
+from tests.sim.test_slow_links import broken_link
 from tests.unit.journal_harness import Files
 
 Patch = pytest.MonkeyPatch
@@ -207,6 +208,10 @@ def strains(load: str, *seeds: int) -> Callable[[], Iterator[Found]]:
     return lambda: (Strain(seed, load=load).run().violations for seed in seeds)
 
 
+def broken_links() -> Iterator[Found]:
+    yield broken_link("topic").run().violations
+
+
 def journals() -> Iterator[Found]:
     for seed in range(6):
         yield test_durability.play(seed)
@@ -225,7 +230,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
     "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
     "delivers what is held at once": (holds_nobody_back, strains("fast", 24, 35, *range(8)), "lost"),
-    "trims what neighbours lack": (trims_what_neighbours_lack, strains("large", 21, 32, 7, 33, 37), "lost"),
+    "trims what neighbours lack": (trims_what_neighbours_lack, broken_links, "lost"),
     "gives shared messages once": (gives_shared_to_nobody_else, strains("", 21, 33, *range(8)), "lost"),
     "forgets the journal's last record": (forgets_the_last_record, journals, "lost"),
 }

@@ -107,6 +107,38 @@ def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: st
     assert all(f" {acked - got} messages from here that it lacked" in text for text in lines)
 
 
+def reset(scene: Scene) -> None:
+    """The first link breaks, for as long as a new one takes."""
+    one, other = scene.hosts[:2]
+    for end in list(one.ends.values()):
+        if end.peer.host is other:
+            end.abort()
+
+
+def broken_link(routing: str) -> SlowLink:
+    """A link breaks while more than a log is on its way over it, and its publishers go on."""
+    return SlowLink(1, 2, 20 * MBIT, 30, MB, [(4.0, reset)], routing=routing)
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
+    """Nor is anybody held for a broker that may be gone for good, until there are four logs for it."""
+    scene = broken_link(routing)
+    assert not scene.run().violations
+    assert len(scene.clients[0].got) == 60
+    assert counters(scene, "log_lost") == 0
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
+    """160 MB within the five seconds: a log of 32 MiB is left of it, and what is lost is counted."""
+    scene = SlowLink(1, 2, 20 * MBIT, 80, MB, [(2.5, kill(1)), (9.0, start(1))], routing=routing)
+    scene.run()
+    assert all(sent.acked is not None and sent.acked < 107.0 for sent in scene.ledger.sent if sent.topic.startswith("large/"))
+    assert 2 * limits.LOG_BYTES < scene.most < (limits.AWAY_LOGS + 1) * limits.LOG_BYTES
+    assert scene.hosts[0].running.relay.log.size <= limits.LOG_BYTES
+
+
 def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
     """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its client comes from b2, where it is
     behind a large message, as is the request for the session."""
