@@ -6,7 +6,6 @@ import pytest
 
 from broker import limits
 from broker.giving import old_state
-from broker.log import MessageLog
 from broker.unlogged import LOOK, Unlogged
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
@@ -14,7 +13,7 @@ from tests.unit.node_harness import FakeClient, World
 
 def place(monkeypatch: pytest.MonkeyPatch, *, qos: int = 2) -> tuple[World, FakeClient, Unlogged]:
     """A broker whose log has room for next to nothing, somebody who publishes there, and a client that has left its session."""
-    monkeypatch.setattr(MessageLog.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(limits, "LOG_BYTES", 100)
     world = lone()
     world.node.federation.unlogged._way_changed(bid(101), bid(101))
     away = world.connect("away", 5, clean=False, properties={17: 3600})
