@@ -518,8 +518,9 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> None:
+def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
+    monkeypatch.setattr(limits, "AWAY_LOGS", 1)
     row, waiting, publisher = crowded(routing, 0)
     row.until(lambda: row.node(1).federation.moving.exported)
     exported = row.node(1).federation.moving.exported
