@@ -528,7 +528,7 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str, monke
     row.until(lambda: row.node(1).federation.moving.exported > exported)
     row.world.partition([[1]])
     publisher.publish("a", b"2", b"3")
-    publisher.publish("b", *[bytes(4_000_000)] * 10)
+    publisher.publish("b", *[bytes(4_000_000)] * 12)
     row.until(lambda: row.node(0).counters.log_trimmed)
     row.world.heal()
     judge_crowded(row, waiting, publisher)
