@@ -107,6 +107,7 @@ class LinkAcks:
         if (known := self._parted.get(broker_id)) is not None:
             self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
             self._away.add(broker_id)
+            self._settle()
 
     def parted(self, broker_id: bytes) -> None:
         """Keep the log for a broker no longer."""
@@ -123,7 +124,7 @@ class LinkAcks:
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
         if log.size > log.limit:
             log.trim()
-        if self._holding and log.owed <= log.limit:
+        if self._holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
             self._holding = False
             self._node.release_publishers(self)
 
