@@ -206,8 +206,11 @@ class Streams:
 
     def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
-        for stream in self._of(broker_id):
-            stream.since = self.node.now
+        streams = self._of(broker_id)
+        newest = max((stream.boot for stream in streams), default=0)
+        for stream in streams:
+            if stream.boot == newest or not stream.held:  # no way to a later start brings what an earlier one has left out
+                stream.since = self.node.now
             self.lose(stream)
 
     def entering(self, link: Link) -> None:

@@ -443,6 +443,7 @@ ONCE_BAD = {
     140000272: "the checker's: brokers met over a link that a cut had stopped, and that had not sent again yet",
     7720296: "a broker was given QoS 2 for a group by one that it had never heard of, which had given that to another meanwhile",
     111001467: "over slow links the same was asked for every 0.1 s, while answers took half a second and brought all of it again",
+    180003761: "what a broker published since it lost its data waited anew for what was lost whenever its way changed",
 }
 
 
