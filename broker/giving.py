@@ -31,7 +31,7 @@ from broker.origin import (
     split_key,
     subtract,
 )
-from broker.ownership import KEPT, Entry, decode_entry, digest
+from broker.ownership import KEPT, Entry, decode_entry, digest, entries_of
 from broker.parts import PART_SIZE, Sending, split
 from broker.positions import starts_of
 from broker.session import Session
@@ -317,8 +317,7 @@ class Giving:
         asks."""
         key = CLIENT + client_id.encode()
         others = [x for x in self._federation.listings.directory.reachable() if x.id != sender]
-        found = [(decode_entry(other.entries.get(key)), other.id) for other in others]
-        kept = [(e.stamp, broker_id) for e, broker_id in found if e is not None and e.flags & KEPT and e.owner == owner]
+        kept = [(e.stamp, broker_id) for broker_id, e in entries_of(others, key) if e.flags & KEPT and e.owner == owner]
         newest = max([one for one in kept if above < one[0] < below], default=None)
         return None if newest is None else newest[1]
 
@@ -403,8 +402,8 @@ class Giving:
     def _left_behind(self, client_id: str, stamp: int) -> bool:
         """Whether some broker that is away has an older session of a client."""
         key = CLIENT + client_id.encode()
-        entries = [decode_entry(listing.entries.get(key)) for listing in self._federation.listings.directory.listings.values()]
-        return any(entry is not None and entry.stamp < stamp for entry in entries)
+        listings = self._federation.listings.directory.listings.values()
+        return any(entry.stamp < stamp for _, entry in entries_of(listings, key))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
         """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""

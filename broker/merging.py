@@ -40,7 +40,7 @@ from broker.listings import CLIENT
 from broker.message import Message, size_of
 from broker.origin import Ranges, Vector, encode_vector, intersect, subtract
 from broker.origin import merge as joined
-from broker.ownership import GONE, KEPT, Entry, decode_entry, digest
+from broker.ownership import GONE, KEPT, Entry, digest, entries_of
 from broker.parts import Added, Parts
 from broker.positions import starts_of
 from broker.sequence_set import find
@@ -172,9 +172,8 @@ class Merging:
     def look(self, session: Session) -> None:
         """Find the older sessions of a client that brokers have which are not there, or were silent."""
         key = CLIENT + session.client_id.encode()
-        for listing in list(self._federation.listings.directory.listings.values()):
-            if (entry := decode_entry(listing.entries.get(key))) is not None:
-                self.found(session, listing.id, entry)
+        for broker_id, entry in list(entries_of(self._federation.listings.directory.listings.values(), key)):
+            self.found(session, broker_id, entry)
 
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
         """A session was taken whole, and its holder has not said that it has forgotten it: tell it until it does."""

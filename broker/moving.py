@@ -64,7 +64,7 @@ from broker.log import read_link_messages
 from broker.merging import Merging, lacking
 from broker.message import Message, size_of
 from broker.origin import Vector, decode_vector, encode_vector, subtract
-from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest
+from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest, entries_of
 from broker.parts import Added
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decoding, offered, only, restoring
@@ -221,12 +221,9 @@ class Moving:
         about to find another way to it. `away`: also at those that are not there."""
         key = CLIENT + client_id.encode()
         found = [
-            (listing.id, entry)
-            for listing in self._directory.listings.values()
-            if (value := listing.entries.get(key)) is not None
-            and (entry := decode_entry(value)) is not None
-            and not entry.flags & GONE
-            and (away or self._lives(listing.id))
+            (broker_id, entry)
+            for broker_id, entry in entries_of(self._directory.listings.values(), key)
+            if not entry.flags & GONE and (away or self._lives(broker_id))
         ]
         return found + self._giving.takers(client_id, self._lives)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import CLIENT
-from broker.ownership import GONE, Entry, decode_entry, digest
+from broker.ownership import GONE, Entry, digest, entries_of
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -33,9 +33,8 @@ class Tombstones:
     def put(self, session: Session) -> bool:
         """Have older sessions of a client end that other brokers have, or had when they were lost; False when there are none."""
         key, whose = CLIENT + session.client_id.encode(), digest(session.owner)
-        for listing in self._federation.listings.directory.listings.values():
-            entry = decode_entry(listing.entries.get(key))
-            if entry is not None and not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
+        for _, entry in entries_of(self._federation.listings.directory.listings.values(), key):
+            if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
                 break
         else:
             return False
@@ -59,15 +58,14 @@ class Tombstones:
         if entry is not None:
             key = CLIENT + client_id.encode()
             listings = self._federation.listings.directory.listings.values()
-            others = [decode_entry(listing.entries.get(key)) for listing in listings if listing.id != broker_id]
-            if all(other is None or other.stamp >= entry.floor for other in others):
+            if all(other.stamp >= entry.floor for other_id, other in entries_of(listings, key) if other_id != broker_id):
                 self._remove(client_id, entry)
 
     def floor(self, client_id: str, owner: str | None) -> int:
         """Return since when nothing older is part of a client's session, as far as others, or this broker, remember."""
         key, whose = CLIENT + client_id.encode(), digest(owner)
         listings = self._federation.listings.directory.listings.values()
-        entries = [self._known.pop(client_id, None), *(decode_entry(listing.entries.get(key)) for listing in listings)]
+        entries = [self._known.pop(client_id, None), *(entry for _, entry in entries_of(listings, key))]
         return max((entry.floor for entry in entries if entry is not None and entry.owner == whose), default=0)
 
     def _remove(self, client_id: str, entry: Entry) -> None:

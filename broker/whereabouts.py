@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.listings import CLIENT
-from broker.ownership import GONE, decode_entry
+from broker.ownership import GONE, entries_of
 
 if TYPE_CHECKING:
     from broker.federation import Federation
@@ -64,5 +64,5 @@ class Whereabouts:
         key = client_id.encode()
         if self._left.get(key, 0.0) >= self._node.now:
             return True
-        entries = (listing.entries.get(CLIENT + key) for listing in self._federation.listings.directory.listings.values())
-        return any((entry := decode_entry(value)) is not None and not entry.flags & GONE for value in entries)
+        listings = self._federation.listings.directory.listings.values()
+        return any(not entry.flags & GONE for _, entry in entries_of(listings, CLIENT + key))
