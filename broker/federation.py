@@ -132,7 +132,7 @@ class Federation:
         refs = len(self.assignments.ledger) + self.custody.count
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absents.memory + self.positions.memory
-        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size + self.unlogged.size
+        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size + self.unlogged.size + self.catchup.keeps
         said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
         return shared + noted + moving + said + self.streams.release.held_bytes
 
