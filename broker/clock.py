@@ -34,14 +34,17 @@ class HybridClock:
 
     def physical(self, now: float) -> int:
         """Return the time of day in ms since the epoch."""
-        return max(0, int((now + self._offset) * 1000))
+        return self._time(now) >> LOGICAL
+
+    def _time(self, now: float) -> int:
+        return max(0, int((now + self._offset) * 1000 * (1 << LOGICAL)))
 
     def tick(self, now: float, above: int = 0) -> int:
         """Return the time of something that happens here at `now`: after all others here and all heard of, and after `above`.
 
         `above` does not move the clock: what one topic got from a clock far ahead counts for that topic alone.
         """
-        physical = max(0, int((now + self._offset) * (1000 << LOGICAL)))
+        physical = self._time(now)
         if self.last - physical > limits.CLOCK_AHEAD * (1000 << LOGICAL):
             self.last = 0  # our own time of day was set back by far; each topic still goes on behind what it has
         self.last = max(self.last + 1, physical)

@@ -11,6 +11,7 @@ nobody has acknowledged, every 16 MiB or so: messages cost nothing more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -115,12 +116,15 @@ class LinkAcks:
         self._away.discard(broker_id)
         self._settle()
 
+    def _lowest(self, parted: Iterable[bytes]) -> int:
+        """Return from which position on the log is needed by links, and by these brokers."""
+        lowest = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
+        return min([lowest, *(self._parted[broker_id][0] for broker_id in parted)])
+
     def _settle(self) -> None:
         """Tell the log up to where it is free to drop, and let publishers go on if that made room."""
         log = self._log
-        log.floor = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
-        if self._parted:
-            log.floor = min(log.floor, *(position for position, _, _ in self._parted.values()))
+        log.floor = self._lowest(self._parted)
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
         if log.size > log.limit:
             log.trim()
@@ -178,9 +182,7 @@ class LinkAcks:
     def _room_for_away(self) -> bool:
         """Whether the log is full of what only brokers lack that are gone; of very much of it the oldest goes."""
         log = self._log
-        needed = [link.kept_from for link in self._keeping if link.kept_from is not None]
-        needed += [known[0] for broker_id, known in self._parted.items() if broker_id not in self._away]
-        if log.end - min(needed, default=NEVER) > log.limit + limits.HOLD_LOG_BYTES:
+        if log.end - self._lowest(self._parted.keys() - self._away) > log.limit + limits.HOLD_LOG_BYTES:
             return False
         if log.size > limits.AWAY_LOGS * log.limit:
             for broker_id in list(self._away):

@@ -131,8 +131,7 @@ class Entry:
         if self._message is not None:
             return [self._message.payload]
         data = self._data
-        body = read_length(data, 1)[1]
-        size, at = read_length(data, body + 2 + (data[body] << 8 | data[body + 1]) + 2)
+        size, at = _section(data)
         end = len(data) - (self.count - 1) * self._step
         first = data[at + size : end]
         length = len(first)
@@ -395,15 +394,15 @@ def _nobody(entry: Entry, position: int) -> None:
     """Nobody lacks it."""
 
 
-def _properties(packet: bytes) -> int:
-    """Return where the properties of a PUBLISH for links begin."""
+def _section(packet: bytes) -> tuple[int, int]:
+    """Return how long the property section of a PUBLISH for links is (bytes), and where it begins."""
     body = read_length(packet, 1)[1]
-    return read_length(packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0))[1]
+    return read_length(packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0))
 
 
 def choice_of(packet: bytes) -> Choice | None:
     """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
-    at = _properties(packet)
+    at = _section(packet)[1]
     if not packet.startswith(ORIGIN, at):
         return None
     end = at + SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
@@ -412,7 +411,7 @@ def choice_of(packet: bytes) -> Choice | None:
 
 def _behind_stamp(packet: bytes) -> int:
     """Return where the property section of a PUBLISH for links goes on behind its origin and its stamp."""
-    at = _properties(packet)
+    at = _section(packet)[1]
     if packet.startswith(ORIGIN, at):
         at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
     return at + STAMP_SIZE if packet.startswith(STAMP_MARK, at) else at
