@@ -172,8 +172,8 @@ class Handshake:
     def _place(self, connect: Connect) -> bool:
         """Turn away who is one too many, at CONNECT and again when others may have come while it was being authenticated."""
         node = self.node
-        if node.drain is not None:
-            self._elsewhere(node.drain.reference())
+        if node.drain is not None or node.stopping:
+            self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
         if node.federation.id_conflict.yields:
             why = "comes while another broker has this one's id"

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 RULED_AT_ONCE, RULED_WORK = 100, 8
 """sessions that new rules are put in force for at a time, and steps of work for each."""
 
+CLOSED_WORK, GONE_WORK = 2 * limits.PACKET_WORK, 5
+"""steps for a client that is told why it is closed, as its will is sent, and its session may end; for a connection that is gone."""
+
 
 class Timer:
     """A call to come; `Node.cancel` takes it back."""
@@ -124,13 +127,15 @@ class Node:
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_number = count()
         self._cancelled = 0
-        self._handshakes: Wheel[Handshake] = Wheel(self.schedule, self._check_handshake)
-        self._keep_alives: Wheel[Client] = Wheel(self.schedule, self._check_keep_alive)
+        self._handshakes: Wheel[Handshake] = Wheel(self.schedule, self._check_handshake, self.turns.full)
+        self._keep_alives: Wheel[Client] = Wheel(self.schedule, self._check_keep_alive, self.turns.full)
         self._holding: dict[object, set[Connection]] = {}  # slow subscriber (or plugins) -> publishers not read for it
         self._hold_timers: dict[object, Timer] = {}
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
         self.connected = 0  # clients
+        self.stopping = False
+        """This broker says goodbye to everybody, or has done so."""
         self.drain: Drain | None = None
         self.durability: Durability | None = None
         self.predecessors = Predecessors(self)
@@ -169,6 +174,7 @@ class Node:
             what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
             self.log_limit.line("info", what, conn.peer, f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
             conn.abort(what)
+            self.turns.work += limits.PACKET_WORK
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """A connection is closed, by whomever; harmless when repeated.
@@ -196,6 +202,7 @@ class Node:
         if conn.closed:
             return
         self.now = now
+        self.turns.work += GONE_WORK
         conn.closed = True
         if isinstance(conn.owner, Client):
             unsent.lost(conn.owner)
@@ -437,6 +444,9 @@ class Node:
         again = client.check_keep_alive(now)
         if again is not None:
             client.timer = self._keep_alives.add(client, max(again, now + GRAIN / 2))
+            self.turns.work += 1
+        else:
+            self.turns.work += CLOSED_WORK
 
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
         """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
@@ -611,12 +621,24 @@ class Node:
 
     # ---------------------------------------------------------------- end
 
-    def stop(self, now: float) -> None:
-        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close."""
+    def stop(self, now: float, then: Callable[[], None] = lambda: None) -> None:
+        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close. Of very many clients some go
+        in each turn, and for the others everything goes on until theirs; nobody else is let in. `then` is called at the end."""
         self.now, self.current = now, None
-        for session in list(self.sessions.values()):
+        if not self.stopping:
+            self.stopping = True
+            self.turns.go(self._say_goodbye(then), lambda: False)
+
+    def _say_goodbye(self, then: Callable[[], None]) -> Iterator[int]:
+        steps = 0
+        for session in [session for session in self.sessions.values() if session.conn is not None]:
+            if steps:
+                yield steps
+            steps = 1
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
-        self.federation.leave(now)  # after the clients: their wills go to other brokers, too (MQTT-3.1.2-8)
+                steps = CLOSED_WORK
+        self.federation.leave(self.now)  # after the clients: their wills go to other brokers, too (MQTT-3.1.2-8)
         for conn in list(self.connections):
             conn.close()
+        then()

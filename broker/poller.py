@@ -39,6 +39,9 @@ overtake most of what waits."""
 EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
+TURN_MOST = 0.02
+"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once."""
+
 STILL = 0.1
 """s without a turn, after which connections that were closed meanwhile are handled first."""
 
@@ -64,7 +67,7 @@ PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 class Poller:
     """The connections of one driver."""
 
-    __slots__ = ("_began", "_epoll", "_into", "_view", "driver", "streams")
+    __slots__ = ("_began", "_epoll", "_into", "_left", "_view", "driver", "streams")
 
     def __init__(self, driver: Driver) -> None:
         buffer = bytearray(READ_SIZE)
@@ -74,6 +77,7 @@ class Poller:
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
         self._began = 0.0  # s; the last turn
+        self._left: dict[int, int] = {}  # whom there was no time for in it, and who of these comes first
         driver.loop.add_reader(self._epoll.fileno(), self.run)
 
     def close(self) -> None:
@@ -97,7 +101,11 @@ class Poller:
             if still:
                 driver.went_on(now)
                 events = self._read_ended(events, now)
-            for number, event in events:
+            if self._left:
+                left, self._left = self._left, {}
+                events.sort(key=lambda event: left.get(event[0], EVENTS))
+            turn = iter(events)
+            for number, event in turn:
                 stream = streams.get(number)
                 if stream is None:  # closed since the poll, by what was read of another one
                     continue
@@ -115,6 +123,8 @@ class Poller:
                     # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
                     node.flush()
                     flushed = now
+                    if now - began > TURN_MOST:
+                        self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:
             driver.run()
             if began >= driver.collect_at:

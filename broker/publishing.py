@@ -32,6 +32,7 @@ def publish(client: Client, packet: Publish) -> None:
     expires_at: float | None = None
     encoded = b""
     if properties:
+        client.node.turns.work += len(properties.get(Property.USER_PROPERTY, ()))
         topic = _aliased(client, topic, properties.get(Property.TOPIC_ALIAS))
         if Property.SUBSCRIPTION_IDENTIFIER in properties:
             raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")

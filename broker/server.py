@@ -76,6 +76,9 @@ __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 DRAIN_TIMEOUT = 1.0
 """s; for what was said last to go out at a shutdown."""
 
+TELL_TIMEOUT = 5.0
+"""s; for all clients to be told then, some in each turn of the loop."""
+
 PLUGIN_TIMEOUT = 5.0
 """s; for plugins' methods to end at a shutdown. What hangs longer is cancelled."""
 
@@ -448,11 +451,13 @@ class Broker(Face):
 
     async def _drain(self) -> None:
         """Stop the node and give its last words time to leave; then cut off who does not take them."""
-        empty = asyncio.Event()
+        empty, told = asyncio.Event(), asyncio.Event()
         node = self.node
         node.on_empty = empty.set
-        node.stop(self.driver.time())
+        node.stop(self.driver.time(), told.set)
         self.driver.run()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), TELL_TIMEOUT)
         if node.connections:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(empty.wait(), DRAIN_TIMEOUT)

@@ -64,6 +64,10 @@ class Turns:
         if seconds > limits.TURN_LONG:
             self._node.counters.turns_long += 1
 
+    def full(self) -> bool:
+        """Return whether the rest of what is due is to wait for the next turn."""
+        return self.work >= limits.TURN_WORK
+
     def rest(self, conn: Connection) -> None:
         """Read and handle no more of a connection in this turn."""
         node = self._node

@@ -15,17 +15,19 @@ GRAIN = 0.25
 class Wheel(Generic[T]):
     """Items by their deadline. An entry costs a place in a dict, where a timer of its own would cost six objects."""
 
-    __slots__ = ("_buckets", "_check", "_schedule")
+    __slots__ = ("_buckets", "_check", "_full", "_schedule")
 
     def __init__(
         self,
         schedule: Callable[[float, Callable[[float], None]], object],
         check: Callable[[T, float], None],
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
         """`schedule(when, call)` calls `call(now)` at `when` (s); `check(item, now)` does what is due, or adds it again for a
-        later time."""
+        later time; `full()`: the rest of what is due is to wait for the next turn."""
         self._schedule = schedule
         self._check = check
+        self._full = full
         self._buckets: dict[int, dict[T, None]] = {}
 
     def __len__(self) -> int:
@@ -52,4 +54,7 @@ class Wheel(Generic[T]):
         while bucket:
             item, _ = bucket.popitem()
             self._check(item, now)
+            if bucket and self._full():
+                self._schedule(now, lambda at: self._fire(key, at))
+                return
         del self._buckets[key]

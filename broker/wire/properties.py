@@ -121,13 +121,20 @@ _AUTHENTICATION_METHOD = int(Property.AUTHENTICATION_METHOD)
 _AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
 
 
+MOST = 10_000
+"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each takes a microsecond or two."""
+
+ASCII_AT_ONCE = 5 * MOST
+"""bytes of properties that are looked through quickly: no more than MOST of them."""
+
+
 def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properties | None, int]:
     """Read the Property Length and the properties at ``pos``: (properties or None, position behind them).
 
     ``packet_type`` is a PacketType or WILL. Raises MalformedPacket (0x81) for an unknown identifier, one that this
     packet may not carry (2.2.2.2), an ill-formed string or a truncated value; ProtocolViolation for a repeated
     property (0x82), a value out of range (0x82; 0x94 for Topic Alias 0; 0x90 for a Response Topic that is no Topic
-    Name) and Authentication Data without a method (0x82).
+    Name), Authentication Data without a method (0x82) and more than MOST of one kind (0x95).
     """
     if pos >= len(data):
         raise MalformedPacket("Property Length is missing")
@@ -148,14 +155,20 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
             raise MalformedPacket(f"property 0x{ident:02X} is not allowed in this packet")
         value, pos = known[1](area, pos + 1)
         if ident == _USER_PROPERTY:
-            found.setdefault(ident, []).append(value)
+            values = found.setdefault(ident, [])
+            values.append(value)
+            if len(values) > MOST:
+                raise ProtocolViolation("more User Properties than one packet may have", ReasonCode.PACKET_TOO_LARGE)
             continue
         if ident in found and (ident != _SUBSCRIPTION_IDENTIFIER or packet_type == PacketType.SUBSCRIBE):
             raise ProtocolViolation(f"property {Property(ident).name} is included more than once")
         if known[2] is not None:
             known[2](ident, value)
         if ident == _SUBSCRIPTION_IDENTIFIER:
-            found.setdefault(ident, []).append(value)
+            values = found.setdefault(ident, [])
+            values.append(value)
+            if len(values) > MOST:
+                raise ProtocolViolation("more Subscription Identifiers than one packet may have", ReasonCode.PACKET_TOO_LARGE)
         else:
             found[ident] = value
     if _AUTHENTICATION_DATA in found and _AUTHENTICATION_METHOD not in found:
@@ -278,9 +291,9 @@ def forwardable_cached(section: bytes) -> bool:
 
 def _only_user_properties(section: bytes) -> bool:
     """Say yes quickly to the common case: User Properties in ASCII. No means nothing."""
-    if not section.isascii():
-        return False
     at, end = 0, len(section)
+    if end > ASCII_AT_ONCE or not section.isascii():
+        return False
     while at + 5 <= end and section[at] == 0x26:
         name = at + 3
         value = name + (section[at + 1] << 8 | section[at + 2]) + 2

@@ -481,6 +481,32 @@ def test_while_somebody_is_behind_every_read_is_flushed(scene: Scene) -> None:
     assert scene.node.flushes == before + 1
 
 
+def test_a_turn_that_takes_long_ends_and_all_have_their_turn(scene: Scene) -> None:
+    """Each read takes 7 ms, and there is always more: nobody is read twice before all were."""
+    conns = [scene.open() for _ in range(10)]
+    read: list[Conn] = []
+
+    def receive(conn: Conn, data: bytes) -> None:
+        read.append(conn)
+        scene.loop.now += 0.007
+
+    scene.driver.time = lambda: scene.loop.now
+    scene.node.on_receive = receive
+    for turn in range(1, 11):
+        for _, _, peer in conns:
+            peer.send(b"x")
+        before = len(read)
+        scene.poller._began = scene.loop.now
+        scene.poller.run()
+        assert len(read) - before == 3, "20 ms, and the last one to its end"
+        if turn == 4:  # who comes first now is gone
+            stream = next(iter(scene.poller._left))
+            scene.poller._left[10_000] = -1
+            assert stream in scene.poller.streams
+    counts = [read.count(conn) for _, conn, _ in conns]
+    assert max(counts) - min(counts) <= 1, counts
+
+
 def test_a_system_that_watches_no_more_files_costs_one_connection(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     _, conn, _ = scene.open()
 
