@@ -65,7 +65,7 @@ RULED_AT_ONCE, RULED_WORK = 100, 8
 """sessions that new rules are put in force for at a time, and steps of work for each."""
 
 CLOSED_WORK, GONE_WORK = 2 * limits.PACKET_WORK, 5
-"""steps for a client that is told why it is closed, as its will is sent, and its session may end; for a connection that is gone."""
+"""steps for a client that is told why it is closed (its will is sent, its session may end); for a connection that is gone."""
 
 
 class Timer:

@@ -122,7 +122,7 @@ _AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
 
 
 MOST = 10_000
-"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each takes a microsecond or two."""
+"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each takes a microsecond."""
 
 ASCII_AT_ONCE = 5 * MOST
 """bytes of properties that are looked through quickly: no more than MOST of them."""
