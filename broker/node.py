@@ -135,7 +135,7 @@ class Node:
         """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
         self.connected = 0  # clients
         self.stopping = False
-        """This broker says goodbye to everybody, or has done so."""
+        """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
         self.durability: Durability | None = None
         self.predecessors = Predecessors(self)
@@ -641,4 +641,5 @@ class Node:
         self.federation.leave(self.now)  # after the clients: their wills go to other brokers, too (MQTT-3.1.2-8)
         for conn in list(self.connections):
             conn.close()
+        self.stopping = False
         then()
