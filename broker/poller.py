@@ -40,7 +40,8 @@ EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
 TURN_MOST = 0.02
-"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once."""
+"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once. Not after a stop of
+this process: what was there then is read before anything else is done."""
 
 STILL = 0.1
 """s without a turn, after which connections that were closed meanwhile are handled first."""
@@ -123,7 +124,7 @@ class Poller:
                     # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
                     node.flush()
                     flushed = now
-                    if now - began > TURN_MOST:
+                    if now - began > TURN_MOST and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
         finally:
             driver.run()
