@@ -40,8 +40,8 @@ EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
 TURN_MOST = 0.02
-"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once. Not after a stop of
-this process: what was there then is read before anything else is done."""
+"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once. Not after a stop
+of this process: what was there then is read before anything else is done."""
 
 STILL = 0.1
 """s without a turn, after which connections that were closed meanwhile are handled first."""

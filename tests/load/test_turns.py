@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -180,11 +181,11 @@ def test_very_many_clients_are_closed_together(what: str) -> None:
 
 def test_the_most_user_properties() -> None:
     world = World()
-    client = world.connect("c")
     for count in (MOST, MOST + 1, 100 * MOST):
+        client = world.connect("c")
         packet = encode_packet(Publish("t", b"x", 1, packet_id=1, properties={Property.USER_PROPERTY: [("", "")] * count}), 5)
-        longest(world, f"a PUBLISH with {count} User Properties", lambda packet=packet: client.send(packet), lambda: True)  # type: ignore[misc]
-        client = client if count == MOST else world.connect("c")
+        send = functools.partial(client.send, packet)
+        longest(world, f"a PUBLISH with {count} User Properties", send, lambda: True)
 
 
 def moves(number: int) -> bytes:
@@ -212,7 +213,7 @@ def test_a_session_comes_from_another_broker() -> None:
 
 
 def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
-    world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60  # each 250 filters wait for a neighbour that says nothing
+    world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60  # 250 filters at a time wait for a silent neighbour
     one = Neighbour(world, 101)
     one.child()
     known(world, one)
