@@ -121,7 +121,7 @@ _AUTHENTICATION_METHOD = int(Property.AUTHENTICATION_METHOD)
 _AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
 
 
-MOST = 10_000
+MOST = 20_000
 """User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each takes a microsecond."""
 
 ASCII_AT_ONCE = 5 * MOST
