@@ -225,8 +225,8 @@ class LinkAcks:
                 self._federation.count("link_timeouts")
                 self._federation.log("warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed")
                 conn.abort("takes nothing")
-        if self._keeping and self._log.old(now):
-            self._pressed()
+        if self._keeping and (self._log.size > self._log.limit or self._log.old(now)):
+            self._pressed()  # also for a link that was being repaired as the log became full, and could not be asked
 
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0

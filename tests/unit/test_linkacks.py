@@ -167,6 +167,24 @@ def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: Wo
     assert neighbour.link().live
 
 
+def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) -> None:
+    """It became too full for a link in repair, to which no mark can be sent; that was repaired, and nothing is published."""
+    neighbour, client = joined(world), world.connect("c")
+    world.node.relay.leave(neighbour.link())
+    publish(client, LOG // SIZE + 5)
+    world.advance(0.0)
+    log = world.node.relay.log
+    assert log.size > LOG and not client.conn.held
+    neighbour.send(ping((SEEN, encode_vector(world.node.relay.vector))))
+    assert neighbour.link().live
+    neighbour.take()
+    world.advance(1.1)
+    neighbour.answer(*neighbour.marks())
+    assert log.size <= LOG
+    world.advance(5.0)
+    assert not neighbour.marks()
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_link_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, takes: bool) -> None:
     """It goes on talking; a slow one that goes on taking, however little, is left alone."""
