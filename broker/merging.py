@@ -400,7 +400,8 @@ class Merging:
                 self._node.moving.offer(session, entry.key, number, message)
 
     def put_back(self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState) -> Session:
-        """Make an older session again that was added to a newer one, as the newer one does not come."""
+        """Make an older session again that was added to a newer one, as the newer one does not come. It gets what has come for it
+        meanwhile, as nobody else has that for its client."""
         node = self._node
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = permissions
@@ -408,6 +409,10 @@ class Merging:
         session.stamp = stamp
         self.inherit(session, old)
         self._federation.repeats.add(session, only(old.seen, offered(node.relay.vector)))
+        for key, number, message in node.moving.since(old.seen, node.now - limits.LOG_AGE):
+            here = node.relay.vector[key].for_those_here(number)
+            if here and (key not in old.before or number > old.before[key].top):
+                node.moving.offer(session, key, number, message)
         node.expire_later(session)
         return session
 

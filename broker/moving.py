@@ -359,8 +359,8 @@ class Moving:
             if pull.state == CLOSING:
                 self._finish(pull, now)
                 return
-            self._remove(pull)
             self._drop(pull)
+            self._remove(pull)
             self._hang_up(pull)
 
     def _remove(self, pull: Pull) -> None:
@@ -380,8 +380,8 @@ class Moving:
 
     def _refuse(self, pull: Pull) -> None:
         """The session is another user's: it stays where it is."""
-        self._remove(pull)
         self._drop(pull)
+        self._remove(pull)
         pull.handshake.conn.waiting = False
         if not pull.handshake.conn.closed:
             pull.handshake.foreign()
@@ -403,8 +403,8 @@ class Moving:
             return
         pull.heard = now
         if answer == NEWER:
-            self._remove(pull)
             self._drop(pull)
+            self._remove(pull)
             self._hang_up(pull)
         elif answer == FOREIGN:
             self._refuse(pull)
@@ -531,7 +531,7 @@ class Moving:
             if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
                 self._known(pull, now)
             return
-        found = list(self._since(pull.seen, now - limits.LOG_AGE))
+        found = list(self.since(pull.seen, now - limits.LOG_AGE))
         pull.dropped = unlogged(node.relay.vector, pull.seen, state.before, found)
         if ordinary and pull.dropped:
             pull.state, pull.since = RESTING, now
@@ -541,7 +541,7 @@ class Moving:
             self.offer(session, key, number, message)
         self._close(pull, now)
 
-    def _since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
+    def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
         relay = self._node.relay
         if lacks := only(relay.vector, seen, held=False):
@@ -586,7 +586,7 @@ class Moving:
         found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
         self._federation.repeats.add(session, lacking(numbered(found), offered(self._node.relay.vector)))
         horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
-        found |= {(key, sequence): message for key, sequence, message in self._since(pull.seen, horizon)}
+        found |= {(key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)}
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
