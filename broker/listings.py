@@ -186,10 +186,6 @@ class Listings:
         """Whether we have told that this link is part of the tree."""
         return link.peer is not None and self.directory.ready(link.peer.id)
 
-    def whole(self) -> bool:
-        """Whether we know of everybody who can be reached, and what they say of themselves: nobody has just joined."""
-        return all(self.complete(link) for link in self._links.values() if link.forwarding)
-
     def knows(self, link: Link) -> bool:
         """Whether we know who is behind this link and what they want."""
         return self.complete(link) and self.named(link)

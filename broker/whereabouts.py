@@ -60,9 +60,9 @@ class Whereabouts:
 
     def elsewhere(self, client_id: str) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago: it may have had there what is on its
-        way to us. So it may while a neighbour has not said yet who is where: that is behind what is replayed to us."""
+        way to us. So it may while listings have not come that a neighbour has told of: they are behind what it replays to us."""
         key = client_id.encode()
-        listings = self._federation.listings
-        if self._left.get(key, 0.0) >= self._node.now or not listings.whole():
+        directory = self._federation.listings.directory
+        if self._left.get(key, 0.0) >= self._node.now or directory.lacks:
             return True
-        return any(not entry.flags & GONE for _, entry in entries_of(listings.directory.listings.values(), CLIENT + key))
+        return any(not entry.flags & GONE for _, entry in entries_of(directory.listings.values(), CLIENT + key))

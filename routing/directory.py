@@ -174,6 +174,11 @@ class Directory:
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and neighbour.synchronised and not neighbour.missing
 
+    @property
+    def lacks(self) -> bool:
+        """Whether neighbours have told of listings that are newer than those here, and have not sent them yet."""
+        return any(neighbour.missing for neighbour in self._neighbours.values())
+
     def ready(self, peer: bytes) -> bool:
         """Whether we have named this neighbour: only then is known who is behind it."""
         return self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP

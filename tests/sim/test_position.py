@@ -204,8 +204,8 @@ def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> 
 
 
 def test_a_broker_that_has_not_heard_who_is_where() -> None:
-    """It has lost its data, and is in the tree again; what is replayed to it keeps the news of the others' clients waiting. One of
-    these comes, and what its broker of before has brought it is still on its way. With interest or topic news come first."""
+    """It has lost its data, and is in the tree again; what is replayed to it keeps the news of the others' clients waiting. One
+    of these comes, and what its broker of before has brought it is still on its way. With interest or topic news come first."""
     row = Row(2, routing="flood")
     first, _ = subscribed(row, 1)
     large = [bytes(60_000)] * 10
@@ -226,7 +226,7 @@ def test_a_broker_that_has_not_heard_who_is_where() -> None:
     row.run(0.05)
     assert first.payloads == sorted(feed.sent)
     first.leave()
-    assert not row.node(0).federation.listings.whole()
+    assert row.node(0).federation.listings.directory.lacks
     second, _ = subscribed(row, 0)
     row.run(5.0)
     row.one_session()

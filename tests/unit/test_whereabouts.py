@@ -6,6 +6,7 @@ import pytest
 
 from broker import limits
 from broker.whereabouts import LATELY
+from routing.directory import ASK_ALL, Directory
 from tests.unit.node_harness import World
 
 OTHER = b"another!"
@@ -33,3 +34,21 @@ def test_of_very_many_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(whereabouts) == 100
     assert whereabouts.elsewhere("c900")
     assert not whereabouts.elsewhere("c899")
+
+
+def test_before_a_listing_has_come_anybody_may_have_been_elsewhere() -> None:
+    """A neighbour has told of it, and sends it behind much else."""
+    there, here = Directory(OTHER, 1), World().node.federation
+    directory = here.listings.directory
+    there.post(b"cc", b"")
+    there.flush()
+    there.received(directory.own.id, bytes((ASK_ALL,)))
+    directory.neighbour_up(OTHER)
+    assert not here.whereabouts.elsewhere("d")
+    directory.received(OTHER, there.take_messages()[-1][1])
+    assert here.whereabouts.elsewhere("d")
+    [(_, question)] = directory.take_messages()[-1:]
+    there.received(directory.own.id, question)
+    for _, listing in there.take_messages():
+        directory.received(OTHER, listing)
+    assert not here.whereabouts.elsewhere("d")
