@@ -8,13 +8,13 @@ round. A topic's links are those that lead to a broker with a matching filter, l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.forms import filter_memory
-from broker.listings import INTEREST, PACE
+from broker.listings import INTEREST, PACE, Changes
 from broker.origin import split_key
 from routing.cover import Cover
 from routing.topics import well_formed
@@ -52,14 +52,44 @@ News = tuple[bytes, bool, bool]
 
 
 class Telling:
-    """What one broker has told of its filters and is still to be looked at. `wide`: it gets everything until then; `everything`:
-    and behind it, too, as it wants that."""
+    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it gets everything until then;
+    `everything`: and behind it, too, as it wants that."""
 
-    __slots__ = ("everything", "news", "wide")
+    __slots__ = ("count", "everything", "news", "wide")
 
     def __init__(self) -> None:
-        self.news: deque[News] = deque()
+        self.news: deque[News | Iterator[News]] = deque()
+        self.count = 0  # of all of them
         self.wide = self.everything = False
+
+    def add(self, news: News) -> None:
+        """It tells of a filter."""
+        self.news.append(news)
+        self.count += 1
+
+    def add_many(self, changes: Changes, keeps: bool) -> None:
+        """It tells of very many in one moment; `keeps`: of those that go."""
+        self.news.append((key[1:], value is not None, keeps and value is None) for key, value in changes)
+        self.count += len(changes)
+
+    def take(self) -> News:
+        """Return the oldest news. There has to be some."""
+        while True:
+            first = self.news[0]
+            if isinstance(first, tuple):
+                self.count -= 1
+                self.news.popleft()
+                return first
+            for news in first:
+                self.count -= 1
+                return news
+            self.news.popleft()
+
+    def ahead(self, filters: Iterable[str]) -> None:
+        """None of these that were kept is told any more: that is looked at next."""
+        found: list[News] = [(kept.encode(), False, False) for kept in filters]
+        self.news.extendleft(found)
+        self.count += len(found)
 
 
 class Interest:
@@ -94,7 +124,7 @@ class Interest:
         """Whether others are told what is wanted here: since the first one has come. Alone, subscribing costs nothing more."""
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
-        federation.listings.watch(INTEREST, self._posted)
+        federation.listings.watch(INTEREST, self._posted, self._many_posted)
         federation.listings.on_way.append(self._way_changed)
         if not self.selective:
             federation.listings.post(INTEREST + EVERYTHING)
@@ -196,8 +226,8 @@ class Interest:
         if not self.selective:
             return
         telling = self._tellings.get(broker_id)
-        if telling is not None and telling.wide and value is not None and len(telling.news) < MOST_NEWS:
-            telling.news.append((key, True, False))
+        if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
+            telling.add((key, True, False))
             return
         keeps = value is None and self._federation.overlays.keeps(broker_id)
         if telling is None:
@@ -208,14 +238,32 @@ class Interest:
                 self._learn(broker_id, key, value is not None, keeps)
                 return
             telling = self._begin_telling(broker_id)
-        if value is not None and not telling.wide:
+        if value is not None:
+            self._tell_everything(broker_id, telling)
+        telling.add((key, value is not None, keeps))
+        self._look_at_once(broker_id, telling, MOST_NEWS)
+
+    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        """Take what a broker tells of very many filters in one moment: it is looked at in pieces, all of it."""
+        if not self.selective:
+            return
+        telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
+        if not gone:
+            self._tell_everything(broker_id, telling)
+        self._look_at_once(broker_id, telling, MOST_NEWS)  # if it tells ever more
+        telling.add_many(changes, self._federation.overlays.keeps(broker_id))
+
+    def _look_at_once(self, broker_id: bytes, telling: Telling, most: int) -> None:
+        while telling.count > most:
+            self._look(broker_id, telling, telling.take())
+
+    def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
+        """Send a broker everything until it has been looked at what it wants."""
+        if not telling.wide:
             telling.wide = True
             telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
             self._take(EVERYTHING.decode(), broker_id)
             self.generation += 1
-        telling.news.append((key, value is not None, keeps))
-        if len(telling.news) > MOST_NEWS:
-            self._look(broker_id, telling, telling.news.popleft())
 
     def _begin_telling(self, broker_id: bytes) -> Telling:
         telling = self._tellings[broker_id] = Telling()
@@ -225,10 +273,9 @@ class Interest:
     def _go_through(self, broker_id: bytes, now: float) -> None:
         """Look at some of what a broker has told of its filters."""
         telling = self._tellings[broker_id]
-        news = telling.news
-        for _ in range(min(PIECE, len(news))):
-            self._look(broker_id, telling, news.popleft())
-        if news:
+        for _ in range(min(PIECE, telling.count)):
+            self._look(broker_id, telling, telling.take())
+        if telling.count:
             self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
             return
         del self._tellings[broker_id]
@@ -239,7 +286,7 @@ class Interest:
     def _look(self, broker_id: bytes, telling: Telling, news: News) -> None:
         key, wanted, keeps = news
         if not key:
-            telling.news.extendleft([(kept.encode(), False, False) for kept in self._kept.pop(broker_id, ())])
+            telling.ahead(self._kept.pop(broker_id, ()))
         elif key == EVERYTHING and telling.wide:
             telling.everything = wanted or keeps
             if keeps:
@@ -334,7 +381,7 @@ class Interest:
         if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
             telling = self._begin_telling(broker_id)
         if telling is not None:
-            telling.news.append((b"", False, False))
+            telling.add((b"", False, False))
             return
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)

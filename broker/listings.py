@@ -9,8 +9,9 @@ the tree, hop by hop, in order, and is dropped where the way ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -64,8 +65,20 @@ the tree have to be told, or nobody finds us any more."""
 CHECK = 5.0
 """s between digests of the directory on a link."""
 
+MANY = 2_000
+"""entries that a broker tells of in one moment beyond which sessions, filters and groups are not looked at one by one at once."""
+
+LATER = 1_000
+"""sessions of those that are looked at then, every PACE: 2 ms of work."""
+
+Changes = list[tuple[bytes, "bytes | None"]]
+"""Entries, keys with their first byte, and values (None: they are gone)."""
+
 Watcher = Callable[[bytes, bytes, "bytes | None"], None]
 """Told of an entry: id of the broker, key without its first byte, value (None: it is gone)."""
+
+ManyWatcher = Callable[[bytes, Changes, bool], None]
+"""Told of very many entries that a broker tells of in one moment, to look at them later; whether they go as the broker does."""
 
 Receiver = Callable[[bytes, bytes, float], None]
 """Takes what another broker sent to this one: id of the sender, body, now (s); raises MalformedPacket."""
@@ -75,8 +88,8 @@ class Listings:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
-        "_changed", "_federation", "_going_on", "_links", "_next_check", "_passed", "_piece_at", "_posted", "_receivers",
-        "_settling", "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
+        "_changed", "_federation", "_going_on", "_late", "_links", "_many", "_next_check", "_passed", "_piece_at", "_posted",
+        "_receivers", "_settling", "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
     )  # fmt: skip
 
     def __init__(self, federation: Federation) -> None:
@@ -88,6 +101,8 @@ class Listings:
         """Called with the id of a broker that cannot be reached any more, and the keys of all that it had posted."""
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
+        self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
+        self._late: dict[bytes, dict[bytes, bool]] = {}  # by broker: sessions to be looked at, and whether it went with them
         self._receivers: dict[int, Receiver] = {}
         self._piece_at: dict[int, int] = {}  # by kind: where the number of the whole is, ahead of that of the piece
         self._passed: dict[bytes, tuple[bytes, bool]] = {}  # receiver, sender, kind -> number of the last, was it passed on
@@ -105,9 +120,11 @@ class Listings:
 
     # ---------------------------------------------------------------- for those that use it
 
-    def watch(self, prefix: bytes, watcher: Watcher) -> None:
-        """Tell `watcher` of all entries whose key begins with this byte."""
+    def watch(self, prefix: bytes, watcher: Watcher, many: ManyWatcher | None = None) -> None:
+        """Tell `watcher` of all entries whose key begins with this byte, and `many` of MANY in one moment."""
         self._watchers.setdefault(prefix, []).append(watcher)
+        if many is not None:
+            self._many[prefix] = many
 
     def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
         """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it comes in pieces, and the body
@@ -229,7 +246,7 @@ class Listings:
                     for went in self.on_went:
                         went(broker_id, keys)
                     self.gone = broker_id
-                    self._tell(broker_id, zip(keys, repeat(None)))
+                    self._tell(broker_id, list(zip(keys, repeat(None))))
                     self._way(broker_id, None)
                     self.gone = None
         self._settling = False
@@ -267,11 +284,50 @@ class Listings:
         self._changed = True
         self._federation.hurry(now)
 
-    def _tell(self, broker_id: bytes, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def _tell(self, broker_id: bytes, changes: Changes) -> None:
+        if len(changes) > MANY:
+            changes = self._tell_many(broker_id, changes)
         watchers = self._watchers
         for key, value in changes:
             for watcher in watchers.get(key[:1], ()):
                 watcher(broker_id, key[1:], value)
+
+    def _tell_many(self, broker_id: bytes, changes: Changes) -> Changes:
+        """Tell of entries that are looked at later; returns the others."""
+        parts: dict[bytes, Changes] = {prefix: [] for prefix in self._many}
+        rest: Changes = []
+        find = parts.get
+        for change in changes:
+            find(change[0][:1], rest).append(change)
+        for prefix, part in parts.items():
+            if part:
+                self._many[prefix](broker_id, part, self.gone is not None)
+        return rest
+
+    def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        if broker_id not in self._late:
+            self._late[broker_id] = {}
+            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+        self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
+
+    def _look_on(self, broker_id: bytes) -> None:
+        """Look at some sessions that a broker told of, or that went with it, as they are now."""
+        late, listing = self._late[broker_id], self.directory.listings.get(broker_id)
+        entries = listing.entries if listing is not None and listing.via is not None else {}
+        for _ in range(min(LATER, len(late))):
+            key, gone = late.popitem()
+            self.gone = broker_id if gone else None
+            for watcher in self._watchers.get(CLIENT, ()):
+                watcher(broker_id, key[1:], entries.get(key))
+        self.gone = None
+        if late:
+            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+        else:
+            del self._late[broker_id]
+
+    def late(self, key: bytes) -> bool:
+        """Whether a broker has told of a session in a moment in which it told of very many, and that has not been looked at."""
+        return any(key in late for late in self._late.values())
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
         for call in self.on_way:

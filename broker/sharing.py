@@ -18,7 +18,7 @@ from broker.custody import ref_of
 from broker.fanout import topic_of
 from broker.forms import filter_memory
 from broker.ledger import Ref
-from broker.listings import GROUP, PACE
+from broker.listings import GROUP, PACE, Changes
 from broker.message import Message
 from broker.origin import split_key
 from routing.share import HERE, Own, Pool, Standing, Teller, decode_standing, encode_standing, mark_of, parse_key
@@ -68,7 +68,7 @@ class Sharing:
         """Bytes that these take, about."""
         self.here: dict[bytes, SharedGroup] = {}
         """Groups with members here, by mark."""
-        federation.listings.watch(GROUP, self._posted)
+        federation.listings.watch(GROUP, self._posted, self._many_posted)
         federation.listings.on_way.append(self._way_changed)
 
     @property
@@ -136,12 +136,14 @@ class Sharing:
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         teller = self._tellers.get(broker_id)
-        if teller is not None and teller.news and value is not None:
+        if teller is not None and teller.tells and value is not None:
             teller.news[key] = value
             return
         if value is None and self._federation.listings.gone == broker_id:
-            if teller is not None:
-                teller.lost(self._node.now + limits.LOG_AGE)
+            self._lost(teller)
+            return
+        if teller is not None and teller.told:
+            teller.news[key] = None
             return
         if teller is None:
             if value is None:
@@ -153,10 +155,39 @@ class Sharing:
         self._counted = moment
         if not teller.news and self._count <= AT_ONCE:
             self._learn(teller, key, value)
-        elif value is not None or self._has_told(teller, key):
-            teller.news[key] = value
+        else:
+            self._note_news(teller, key, value)
+            self._perhaps_silent(teller)
             self._federation.catchup.expect()
             self._soon()
+
+    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        """Take what a broker tells of very many groups in one moment: it is looked at in pieces, all of it."""
+        teller = self._tellers.get(broker_id)
+        if gone:
+            self._lost(teller)
+            return
+        if teller is None:
+            teller = self._tellers[broker_id] = Teller(broker_id)
+        self._back(teller)
+        if teller.tells:  # of each what it told last: it may not tell more than there is
+            for key, value in (*teller.told, *changes):
+                self._note_news(teller, key[1:], value)
+            teller.told.clear()
+            self._perhaps_silent(teller)
+        else:
+            teller.told.extend(changes)
+        self._federation.catchup.expect()
+        self._soon()
+
+    def _lost(self, teller: Teller | None) -> None:
+        if teller is not None:
+            teller.lost(self._node.now + limits.LOG_AGE)
+            self._perhaps_silent(teller)
+
+    def _note_news(self, teller: Teller, key: bytes, value: bytes | None) -> None:
+        if value is not None or self._has_told(teller, key):
+            teller.news[key] = value
         else:
             teller.news.pop(key, None)
 
@@ -168,7 +199,7 @@ class Sharing:
     @property
     def looks(self) -> bool:
         """Whether brokers have told of groups that are still to be looked at."""
-        return self._planned and any(teller.news for teller in self._tellers.values())
+        return self._planned and any(teller.tells for teller in self._tellers.values())
 
     def _soon(self) -> None:
         if not self._planned:
@@ -182,7 +213,10 @@ class Sharing:
         for teller in list(self._tellers.values()):
             while teller.busy and left:
                 left -= 1
-                if teller.news:
+                if teller.told:
+                    key, value = teller.told.popleft()
+                    self._learn(teller, key[1:], value)
+                elif teller.news:
                     self._learn(teller, *teller.news.popitem())
                 else:
                     self._remove(teller, teller.stale.pop())
@@ -254,6 +288,9 @@ class Sharing:
                 self._trie.remove(pool.filter, pool.group)
                 self._node.fanout.invalidate(pool.filter)
             self._perhaps_unknown(mark)
+        self._perhaps_silent(teller)
+
+    def _perhaps_silent(self, teller: Teller) -> None:
         if not (teller.marks or teller.busy):
             self._tellers.pop(teller.id, None)
 
@@ -271,7 +308,7 @@ class Sharing:
 
     def _forget(self, teller: Teller) -> None:
         """Forget what a broker tells no more."""
-        if teller.news or len(teller.stale) > AT_ONCE:
+        if teller.tells or len(teller.stale) > AT_ONCE:
             self._soon()
             return
         while teller.stale:

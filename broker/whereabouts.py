@@ -62,7 +62,8 @@ class Whereabouts:
         """Whether a client has a session at another broker, or had one until a moment ago: it may have had there what is on its
         way to us. So it may while listings have not come that a neighbour has told of: they are behind what it replays to us."""
         key = client_id.encode()
-        directory = self._federation.listings.directory
-        if self._left.get(key, 0.0) >= self._node.now or directory.lacks:
+        listings = self._federation.listings
+        directory = listings.directory
+        if self._left.get(key, 0.0) >= self._node.now or directory.lacks or listings.late(CLIENT + key):
             return True
         return any(not entry.flags & GONE for _, entry in entries_of(directory.listings.values(), CLIENT + key))

@@ -5,6 +5,7 @@ The choice is made once, where a message is published, from what every broker te
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container
 from enum import IntEnum
 from hashlib import blake2b
@@ -35,7 +36,7 @@ class Teller:
     """Another broker that tells of its groups. All of them are cut off in one moment, however many they are; what it tells when
     it is back may be looked at later, and what it tells no more then is forgotten later still (`broker.sharing`)."""
 
-    __slots__ = ("cut", "id", "marks", "news", "stale", "until")
+    __slots__ = ("cut", "id", "marks", "news", "stale", "told", "until")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
@@ -44,12 +45,14 @@ class Teller:
         self.marks: set[bytes] = set()  # of its groups,
         self.stale: set[bytes] = set()  # and of those that it does not tell of any more
         self.news: dict[bytes, bytes | None] = {}  # group -> what it tells of it and is still to be looked at (None: no member)
+        self.told: deque[tuple[bytes, bytes | None]] = deque()  # what it told before, as entries of its listing: it comes first
 
     def lost(self, until: float) -> None:
         """It cannot be reached. It tells all of its groups again when it can be."""
         if not self.cut:
             self.cut, self.until = True, until
             self.news.clear()
+            self.told.clear()
             self.marks |= self.stale
             self.stale.clear()
 
@@ -66,7 +69,12 @@ class Teller:
     @property
     def busy(self) -> bool:
         """Whether something is still to be looked at, or forgotten."""
-        return bool(self.news or self.stale)
+        return bool(self.told or self.news or self.stale)
+
+    @property
+    def tells(self) -> bool:
+        """Whether something that it has told is still to be looked at."""
+        return bool(self.told or self.news)
 
 
 class Standing:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import cycle
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker import interest as module
-from broker.listings import PACE
+from broker.listings import INTEREST, PACE
 from broker.overlays import Overlays
 from routing.topics import matches
 from tests.unit.link_harness import bid, lone
@@ -43,7 +44,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Told:
     """What a broker tells of itself, as the directory hands it over."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, many: Iterable[bool] = (False,)) -> None:
+        """`many`: whether it tells of its filters in one piece, in turn."""
+        self.many = cycle(many)
         monkeypatch.setattr(Overlays, "keeps", lambda overlays, broker_id: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)
         self.interest = self.world.node.federation.interest
@@ -51,27 +54,29 @@ class Told:
         self.kept: set[str] = set()  # messages still go there
         self.away = False
 
+    def tell(self, filters: set[str], value: bytes | None, *, gone: bool = False) -> None:
+        if not next(self.many):
+            for topic_filter in sorted(filters):
+                self.interest._posted(BROKER, topic_filter.encode(), value)
+        elif filters:
+            self.interest._many_posted(BROKER, [(INTEREST + f.encode(), value) for f in sorted(filters)], gone)
+
     def do(self, what: str, some: set[str]) -> None:
-        posted = self.interest._posted
         if what == "wait":
             self.world.advance(PACE)
         elif what == "post" and not self.away:
-            for topic_filter in sorted(some - self.filters):
-                posted(BROKER, topic_filter.encode(), b"")
+            self.tell(some - self.filters, b"")
             self.filters |= some
         elif what == "withdraw" and not self.away:
-            for topic_filter in sorted(some & self.filters):
-                posted(BROKER, topic_filter.encode(), None)
+            self.tell(some & self.filters, None)
             self.filters -= some
         elif what == "went" and not self.away:
             self.away, self.kept = True, set(self.filters)
-            for topic_filter in sorted(self.filters):
-                posted(BROKER, topic_filter.encode(), None)
+            self.tell(self.filters, None, gone=True)
             self.interest._way_changed(BROKER, None)
         elif what == "came" and self.away:
             self.away, self.filters, self.kept = False, set(some), set()
-            for topic_filter in sorted(some):
-                posted(BROKER, topic_filter.encode(), b"")
+            self.tell(some, b"")
             self.interest._way_changed(BROKER, BROKER)
         elif what == "given up" and self.away:
             self.kept = set()
@@ -88,12 +93,15 @@ class Told:
             assert self.interest._kept.get(BROKER, set()) == self.kept
 
 
-@given(steps)
-@example([("post", {"#"}), ("went", set()), ("came", {"#"})])  # what it tells again is not kept any more
-@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())])
-def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(steps: list[tuple[str, set[str]]]) -> None:
+@given(steps, st.lists(st.booleans(), min_size=1, max_size=4))
+@example([("post", {"#"}), ("went", set()), ("came", {"#"})], [False])  # what it tells again is not kept any more
+@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())], [False])
+@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())], [True])
+def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
+    steps: list[tuple[str, set[str]]], many: list[bool]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        told = Told(patch)
+        told = Told(patch, many)
         for what, filters in steps:
             told.do(what, filters)
             told.check()
@@ -101,14 +109,15 @@ def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(ste
         told.check(exactly=True)
 
 
-def test_more_than_may_wait_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("many", [(False,), (True,), (True, False)])
+def test_more_than_may_wait_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]) -> None:
     monkeypatch.setattr(module, "MOST_NEWS", 3)
-    told = Told(monkeypatch)
+    told = Told(monkeypatch, many)
     for _ in range(3):
         told.do("post", set(FILTERS) - {"#"})
         told.check()
         told.do("withdraw", {"a", "d"})
         told.check()
-    assert len(told.interest._tellings[BROKER].news) == 3
+    assert 2 <= told.interest._tellings[BROKER].count <= 5, "no more than that, and what was told last in one piece"
     told.world.advance(1.0)
     told.check(exactly=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import cycle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from broker import limits
 from broker import sharing as module
 from broker.catchup import ASK, ASKED, PATIENCE, RETRY, Asking
 from broker.forms import filter_memory
-from broker.listings import GROUP, PACE
+from broker.listings import GROUP, PACE, Changes
 from broker.records import ROUTED
 from broker.sharing import Sharing
 from broker.turns import PAUSE
@@ -37,7 +40,9 @@ step = st.one_of(
 class Others:
     """What other brokers have told, as they would say it themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, many: Iterable[bool] = (False,)) -> None:
+        """`many`: whether they tell of their groups in one piece, in turn."""
+        self.many = cycle(many)
         self.world = lone(link_timeout=60_000.0)
         self.sharing: Sharing = self.world.node.federation.sharing
         self.publisher = self.world.connect("p")
@@ -47,25 +52,32 @@ class Others:
     def post(self, broker: int, changes: dict[bytes, int | None]) -> None:
         if broker not in self.told:
             return
+        found: Changes = []
         for key, weight in changes.items():
             if weight is not None:
                 self.told[broker][key] = weight
             elif self.told[broker].pop(key, None) is None:
                 continue
-            self.sharing._posted(bid(broker), key, None if weight is None else encode_standing(weight))
+            found.append((key, None if weight is None else encode_standing(weight)))
+        self.tell(broker, found)
+
+    def tell(self, broker: int, changes: Changes, *, gone: bool = False) -> None:
+        if not next(self.many):
+            for key, value in changes:
+                self.sharing._posted(bid(broker), key, value)
+        elif changes:
+            self.sharing._many_posted(bid(broker), [(GROUP + key, value) for key, value in changes], gone)
 
     def came(self, broker: int, groups: dict[bytes, int]) -> None:
         self.went(broker, {})
         self.told[broker] = dict(groups)
-        for key, weight in groups.items():
-            self.sharing._posted(bid(broker), key, encode_standing(weight))
+        self.tell(broker, [(key, encode_standing(weight)) for key, weight in groups.items()])
         self.sharing._way_changed(bid(broker), bid(broker))
 
     def went(self, broker: int, _: dict[bytes, int]) -> None:
         listings = self.world.node.federation.listings
         listings.gone = bid(broker)
-        for key in self.told.pop(broker, {}):
-            self.sharing._posted(bid(broker), key, None)
+        self.tell(broker, [(key, None) for key in self.told.pop(broker, {})], gone=True)
         self.sharing._way_changed(bid(broker), None)
         listings.gone = None
 
@@ -91,30 +103,31 @@ class Others:
         for broker in BROKERS:
             seen = sharing._tellers.get(bid(broker))
             if broker not in self.told:
-                assert seen is None or (seen.cut and not seen.news)
+                assert seen is None or (seen.cut and not seen.tells)
                 continue
             if seen is None:
                 assert not self.told[broker]
                 continue
             assert not seen.cut
             # What has not been looked at is told; all else is as it was told, or is going to be forgotten.
+            news = {key[1:]: value for key, value in seen.told} | seen.news
             for key, weight in self.told[broker].items():
-                if key in seen.news:
-                    assert seen.news[key] == encode_standing(weight)
+                if key in news:
+                    assert news[key] == encode_standing(weight)
                 else:
                     assert sharing._pools[mark_of(key)].brokers[bid(broker)].weight == decode_standing(encode_standing(weight))
                     assert mark_of(key) in seen.marks
-            waiting = {mark_of(key) for key in seen.news} | seen.stale
+            waiting = {mark_of(key) for key in news} | seen.stale
             assert seen.marks - waiting == {mark_of(key) for key in self.told[broker]} - waiting
 
 
-@given(st.lists(step, max_size=20))
-def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]]) -> None:
+@given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
+def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
     """Brokers come, go, and tell other things, while what they told is still looked at: in the end all is as they say."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "AT_ONCE", 3)
         patch.setattr(module, "PIECE", 2)
-        others = Others()
+        others = Others(many)
         for name, broker, what in steps:
             getattr(others, name)(broker, what)
             others.check()
