@@ -272,6 +272,19 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     longest(world, f"its broker is lost ({routing})", lambda: lost(world, one), lambda: not interest._tellings)
 
 
+def test_a_broker_with_very_many_sessions() -> None:
+    world = lone(routing="topic", link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    entries: list[tuple[bytes, bytes | None]] = [
+        (CLIENT + b"client%d" % number, Posted(KEPT, (5 << 16) + number, 5 << 16, 0, ANONYMOUS).encode()) for number in range(FILTERS)
+    ]
+    last, until = all_but_the_last(world, one, entries), world.now + 3.0
+    longest(world, f"a listing of {FILTERS} sessions comes", lambda: one.send(last), lambda: world.now > until)
+    until = world.now + 3.0
+    longest(world, "its broker is lost", lambda: lost(world, one), lambda: world.now > until)
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_a_broker_with_very_many_groups(published: bool) -> None:
     """`published`: something was, so that it is asked how old each of them is."""

@@ -1,0 +1,21 @@
+"""What brokers tell of themselves is looked at later, one by one, whatever comes between: whole schedules hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker import listings
+from tests.sim.__main__ import play
+
+
+@pytest.fixture(autouse=True)
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each broker told of thousands of sessions, filters and groups each time."""
+    monkeypatch.setattr(listings, "MANY", 0)
+    monkeypatch.setattr(listings, "LATER", 1)
+
+
+@pytest.mark.parametrize("seed", range(193_001_000, 193_001_010))
+def test_schedules(seed: int) -> None:
+    result = play(seed)
+    assert not result.violations, result.violations

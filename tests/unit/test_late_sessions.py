@@ -1,0 +1,155 @@
+"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then (broker/listings.py)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import listings as module
+from broker.listings import CLIENT, PACE
+from broker.ownership import ANONYMOUS, KEPT, Entry
+from broker.records import DIRECTORY
+from broker.wire import Property, Subscribe, SubscriptionRequest
+from routing.directory import CHANGES
+from routing.listing import encode_changes
+from tests.unit.link_harness import Neighbour, bid, lone, ping
+from tests.unit.node_harness import World, connect_packet
+from tests.unit.test_listings import known
+
+NAMES = [b"c%d" % number for number in range(6)]
+OLD, NEW = 5 << 16, 1 << 60
+KEPT_LONG = {Property.SESSION_EXPIRY_INTERVAL: 1000}
+
+names = st.sets(st.sampled_from(NAMES))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("tells"), names),
+        st.tuples(st.just("withdraws"), names),
+        st.tuples(st.just("goes"), names),
+        st.tuples(st.just("comes"), names),
+        st.tuples(st.just("waits"), names),
+    ),
+    max_size=12,
+)
+
+
+def entry(stamp: int) -> bytes:
+    return Entry(KEPT, stamp, stamp, 0, ANONYMOUS).encode()
+
+
+def lost(world: World, neighbour: Neighbour) -> None:
+    world.node.connection_lost(neighbour.conn, "reset", world.now)
+    world.settle()
+
+
+class Other:
+    """A broker with sessions, and what was said of them here in the end."""
+
+    def __init__(self) -> None:
+        self.world = lone(routing="topic", link_timeout=10_000.0)
+        self.listings = self.world.node.federation.listings
+        self.seen: dict[bytes, bytes | None] = {}
+        self.listings.watch(CLIENT, self._saw)
+        self.sessions: dict[bytes, bytes] = {}
+        self.version, self.stamp = 1, OLD
+        self.neighbour = Neighbour(self.world, 101)
+        self.neighbour.child()
+        known(self.world, self.neighbour, self.version)
+        self.there = True
+
+    def _saw(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        assert broker_id == bid(101)
+        if value is None and self.listings.gone is None:
+            assert key not in self.sessions, "withdrawn, though it is told"
+        self.seen[key] = value
+
+    def change(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+        before, self.version = self.version, self.version + 1
+        head = bid(101) + (1).to_bytes(4, "big") + before.to_bytes(8, "big") + self.version.to_bytes(8, "big")
+        body = bytes((CHANGES,)) + head + encode_changes((CLIENT + key, value) for key, value in changes)
+        self.neighbour.send(ping((DIRECTORY, body)))
+
+    def do(self, what: str, some: set[bytes]) -> None:
+        if what == "waits":
+            self.world.advance(PACE)
+        elif what == "tells" and self.there:
+            self.stamp += 1 << 16
+            told = {key: entry(self.stamp) for key in sorted(some)}
+            self.sessions |= told
+            self.change(list(told.items()))
+        elif what == "withdraws" and self.there:
+            gone = [key for key in sorted(some) if self.sessions.pop(key, None) is not None]
+            self.change([(key, None) for key in gone])
+        elif what == "goes" and self.there:
+            self.there = False
+            lost(self.world, self.neighbour)
+        elif what == "comes" and not self.there:
+            self.there = True
+            self.sessions = {key: entry(self.stamp) for key in sorted(some)}
+            self.version += 1
+            self.neighbour = Neighbour(self.world, 101)
+            self.neighbour.child()
+            told = {(CLIENT + key).decode(): value for key, value in self.sessions.items()}
+            known(self.world, self.neighbour, self.version, **told)
+
+
+@given(steps)
+def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MANY", 0)
+        patch.setattr(module, "LATER", 1)
+        other = Other()
+        whereabouts = other.world.node.federation.whereabouts
+        for what, some in steps:
+            before = set(other.sessions)
+            other.do(what, some)
+            for key in before - set(other.sessions) if other.there and what != "comes" else ():
+                assert whereabouts.elsewhere(key.decode()), "it was elsewhere a moment ago, looked at or not"
+        other.world.advance(20 * PACE)
+        assert not other.listings._late
+        told = {key for key, value in other.seen.items() if value is not None}
+        if other.there:
+            assert told == set(other.sessions)
+            assert all(other.seen[key] == value for key, value in other.sessions.items())
+        else:
+            assert not told
+
+
+def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose session is told of, and has not been looked at, is found by its CONNECT; the others are seen later."""
+    monkeypatch.setattr(module, "MANY", 2)
+    monkeypatch.setattr(module, "LATER", 1)
+    world = lone(routing="topic", link_timeout=10_000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    here = world.connect("newer-there", clean=False, properties=KEPT_LONG)
+    older = world.connect("older-there", clean=False, properties=KEPT_LONG)
+    older.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
+    world.advance(6.0)  # nobody says that he has heard of it
+    older.vanish()
+    entries = {"newer-there": NEW, "older-there": OLD, "nowhere": NEW, "other": NEW}
+    known(world, one, 2, **{(CLIENT + name.encode()).decode(): entry(stamp) for name, stamp in entries.items()})
+    assert not here.closed
+    comes = world.open()
+    comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
+    assert "nowhere" in world.node.moving._pulls, "its session is fetched"
+    world.advance(10 * PACE)
+    assert here.closed
+    assert ("older-there", bid(101)) in world.node.moving.merging._merges
+    assert not world.node.federation.listings._late
+
+
+def test_a_broker_that_is_lost_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MANY", 2)
+    monkeypatch.setattr(module, "LATER", 1)
+    world = lone(routing="topic", link_timeout=10_000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    here = world.connect("c0", clean=False, properties=KEPT_LONG)
+    known(world, one, 2, **{(CLIENT + name).decode(): entry(NEW) for name in NAMES})
+    lost(world, one)
+    world.advance(1.0)
+    assert not here.closed, "nobody has said so while the broker was there"
+    assert world.node.federation.whereabouts.elsewhere("c1")
