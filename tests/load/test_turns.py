@@ -276,8 +276,9 @@ def test_a_broker_with_very_many_sessions() -> None:
     world = lone(routing="topic", link_timeout=1000.0)
     one = Neighbour(world, 101)
     one.child()
+    stamps = range(5 << 16, (5 << 16) + FILTERS)
     entries: list[tuple[bytes, bytes | None]] = [
-        (CLIENT + b"client%d" % number, Posted(KEPT, (5 << 16) + number, 5 << 16, 0, ANONYMOUS).encode()) for number in range(FILTERS)
+        (CLIENT + b"client%d" % stamp, Posted(KEPT, stamp, 5 << 16, 0, ANONYMOUS).encode()) for stamp in stamps
     ]
     last, until = all_but_the_last(world, one, entries), world.now + 3.0
     longest(world, f"a listing of {FILTERS} sessions comes", lambda: one.send(last), lambda: world.now > until)
