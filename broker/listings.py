@@ -65,7 +65,7 @@ the tree have to be told, or nobody finds us any more."""
 CHECK = 5.0
 """s between digests of the directory on a link."""
 
-MANY = 2_000
+MANY = 5_000
 """entries that a broker tells of in one moment beyond which sessions, filters and groups are not looked at one by one at once."""
 
 LATER = 1_000
