@@ -98,6 +98,11 @@ class NodeConfig:
         """Return the bytes of messages that are kept for replay."""
         return min(limits.LOG_BYTES, self.memory_limit // 4 or limits.LOG_BYTES)
 
+    def log_room(self) -> int:
+        """Return how many more bytes of large messages are kept for some seconds."""
+        most = (limits.AWAY_LOGS - 1) * self.log_limit()
+        return min(most, self.memory_limit // 2 - self.log_limit()) if self.memory_limit else most
+
     def versions(self) -> tuple[int, int]:
         """Return the versions of the link protocol that are spoken with this routing."""
         oldest, newest = self.link_versions

@@ -270,6 +270,12 @@ LOG_BYTES = 32 * 1024 * 1024
 """bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first [log_trimmed], but not before
 each neighbour that is linked has acknowledged them, or is not owed them."""
 
+LOG_LARGE = 2 * 1024 * 1024
+LOG_LARGE_TIME = 30.0
+"""bytes of a message that pushes nothing out of a full log for so many s, up to AWAY_LOGS logs in all (and half of the memory):
+two of 20 MB had pushed out all else in a tenth of a second, and a neighbour that got its messages another way from then on lacked
+what was still on its old one."""
+
 LOG_OLD = 25_000
 """entries of the log that go in one turn, once a second, as they are old: 20 ms."""
 

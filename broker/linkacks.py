@@ -137,7 +137,7 @@ class LinkAcks:
     def _pressed(self) -> None:
         """The log is about to drop what is not acknowledged: ask for acknowledgements."""
         log = self._log
-        log.warn = log.begin + STEP
+        log.warn = log.recent + STEP
         for link in self._keeping:
             self._mark(link)
         if log.unsent >= STEP and not self._again:  # nothing may come behind it: who published it is held

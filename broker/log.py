@@ -153,17 +153,21 @@ class MessageLog:
     """
 
     __slots__ = (
-        "_bytes", "_counters", "_entries", "_gone", "begin", "chosen", "dropped", "floor", "full", "limit",
-        "looked_at", "lost", "pressed", "spared", "unsent", "warn",
+        "_bytes", "_counters", "_entries", "_gone", "_large", "_more", "begin", "chosen", "dropped", "floor", "full", "limit",
+        "looked_at", "lost", "pressed", "room", "spared", "unsent", "warn",
     )  # fmt: skip
 
-    def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES) -> None:
+    def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
+        """`limit`: bytes; `room`: as many more for large messages."""
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         self._gone = 0  # entries
         self._counters = counters
         self.limit = limit
         """bytes"""
+        self.room = room
+        self._large: deque[tuple[float, int, int]] = deque()  # that found the log full: when (s), position behind, bytes
+        self._more = 0  # bytes of these: as much has not been pushed out
         self.begin = 0
         """Position of the oldest entry."""
         self.chosen = 0
@@ -198,6 +202,11 @@ class MessageLog:
         return self.begin + self._bytes
 
     @property
+    def recent(self) -> int:
+        """Where the log would begin without room for large messages."""
+        return max(self.begin, min(self.floor, self.end - self.limit)) if self._more else self.begin
+
+    @property
     def owed(self) -> int:
         """Bytes that neighbours may lack."""
         return self.begin + self._bytes - self.floor
@@ -208,15 +217,34 @@ class MessageLog:
         self._bytes = size = self._bytes + entry.size
         if size > self.limit:
             self.unsent = entry.size
+            if entry.size >= limits.LOG_LARGE:
+                self._large.append((entry.at, self.end, entry.size))
+                self._more += entry.size
+            if self._more:
+                self._take_room(entry.at)
             if not self.trim() and self.owed > self.limit + limits.HOLD_LOG_BYTES:
                 self.full()
             self.unsent = 0
+
+    def give_room(self, room: int) -> None:
+        """Have so many bytes of room for large messages."""
+        self.room = room
+        if self._more > room:
+            self._take_room()
+            self.trim()
+
+    def _take_room(self, now: float = 0.0) -> None:
+        """Take back the room of large messages that have had it for long enough, or are gone; of the oldest if there are too
+        many."""
+        large = self._large
+        while large and (large[0][0] + limits.LOG_LARGE_TIME <= now or large[0][1] <= self.begin or self._more > self.room):
+            self._more -= large.popleft()[2]
 
     def trim(self) -> bool:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
-        enough = self.limit - (self.limit >> 9)
+        enough = self.limit + self._more if self._more else self.limit - (self.limit >> 9)
         if not dropped and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
             free, most = 0, size - max(enough, entries[-1].size)
             popleft = entries.popleft
@@ -246,7 +274,7 @@ class MessageLog:
         self._bytes, self.begin = size, begin
         self._gone += gone
         self._counters.log_trimmed += gone
-        if begin >= self.warn:
+        if self.recent >= self.warn:
             self.pressed()
         return size <= self.limit
 
@@ -270,6 +298,9 @@ class MessageLog:
 
     def forget_old(self, now: float) -> None:
         """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one turn."""
+        if self._more:
+            self._take_room(now)
+            self.trim()
         entries = self._entries
         least = max(0, len(entries) - limits.LOG_OLD)
         while len(entries) > least and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:

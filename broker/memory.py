@@ -9,7 +9,8 @@ a message nothing that is sent at once.
 What happens, in this order:
 
     from 80 % of the limit on   new retained topics are refused [retained_refused], clients without a session here
-                                [connects_refused, 0x89 or 3], and new filters [subscriptions_refused, 0x97 or 0x80]
+                                [connects_refused, 0x89 or 3], and new filters [subscriptions_refused, 0x97 or 0x80];
+                                the replay log has no room beside for large messages
     from 100 % on               messages for clients that are away are dropped [dropped_memory]
     from 110 % on               until it is 100 %: sessions of clients that are away end, the largest queue first
                                 [sessions_shed]; then clients for which most waits, or that keep most here, are closed, the
@@ -204,6 +205,7 @@ class Memory:
         share = self.used / self.limit if self.limit else 0.0
         self.pressure = Pressure((share >= 0.8) + (share >= 1.0) + (share >= 1.1))
         self._node.retained.closed = self.pressure > Pressure.NONE
+        self._node.relay.log.give_room(0 if self.pressure else self._node.config.log_room())
         if self.pressure > self._said:
             what = SAID[min(self.pressure, Pressure.FULL)]
             self._node.log("warning", f"memory: {self.used:,} of {self.limit:,} bytes are used; {what}")

@@ -69,7 +69,7 @@ class Relay:
         self.vector: Vector = {self.key: self.own}
         self.ours = {self.key}  # and earlier starts of this broker, of which the journal has brought back messages
         self.down = 0.0  # s for which this broker was down before it started
-        self.log = MessageLog(node.counters, node.config.log_limit())
+        self.log = MessageLog(node.counters, node.config.log_limit(), node.config.log_room())
         self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
         self.own_runs = 0
         self.backpressure = federation.backpressure

@@ -59,7 +59,7 @@ class Repair:
         """Take the tree's word that a link forwards, or that it does not."""
         link.forwarding = forwarding
         if forwarding:
-            self.federation.acks.keep(link, self.relay.log.begin)
+            self.federation.acks.keep(link, self.relay.log.recent)
             self.send_seen(link)
             if link.seen is not None:
                 self._prepare(link, now)

@@ -277,7 +277,9 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
         if twice:
             faults.append(("bounds", f"{host.name} keeps {twice} messages twice"))
         size = sum(entry.size for entry in entries)
-        if size != log._bytes or (size > limits.LOG_BYTES and len(entries) > 1):
+        recent = sum(more for at, _, more in log._large if at + limits.LOG_LARGE_TIME + 1.0 > host.running.now)
+        room = min(limits.LOG_BYTES + recent, limits.AWAY_LOGS * limits.LOG_BYTES)
+        if size != log._bytes or (size > room and len(entries) > 1):
             faults.append(("bounds", f"{host.name} keeps {size} bytes of messages and counts {log._bytes}"))
     return faults
 

@@ -86,7 +86,7 @@ def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None
             feed.ended = True
         elif number == 12:
             for publisher in publishers:
-                publisher.publish("b", *[bytes(4_000_000)] * 10)
+                publisher.publish("b", *[bytes(1_000_000)] * 40)
         row.run(0.2)
     assert not row.node(2).counters.sessions_merged
     for index in (1, 2):

@@ -513,7 +513,7 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
     row, waiting, publisher = crowded(routing, 1)
     row.until(lambda: row.node(0).federation.moving.exported)
     publisher.publish("a", b"1", b"2", b"3")
-    publisher.publish("b", *[bytes(4_000_000)] * 10)
+    publisher.publish("b", *[bytes(1_000_000)] * 40)
     judge_crowded(row, waiting, publisher)
 
 

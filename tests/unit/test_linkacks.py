@@ -215,3 +215,37 @@ def test_marks_are_answered_however_much_else_waits() -> None:
         neighbour.send(ping((PING, bytes(4))))
     world.advance(1.0)
     assert neighbour.link().control_first().count(b"\xd0\x04" + mark) == 1
+
+
+def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for large messages ended."""
+    monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
+    client, log = world.connect("c"), world.node.relay.log
+    first = joined(world)
+    for _ in range(4):
+        publish(client, 1, 40 * SIZE)
+        world.advance(0.0)
+        first.answer(*first.marks())
+    neighbour = joined(world, 102)
+    assert log.size > LOG
+    for _ in range(round(limits.LOG_LARGE_TIME) + 2):
+        world.advance(1.1)
+        for one in (first, neighbour):
+            one.answer(*one.marks())
+    assert log.size <= LOG
+
+
+def test_room_for_large_messages_lets_nobody_publish_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
+    neighbour, client = joined(world), world.connect("c")
+    log = world.node.relay.log
+    for _ in range(2):
+        while client.transport.reading:
+            publish(client, 1, 10 * SIZE)
+        assert LOG + SPARE < log.owed <= LOG + SPARE + 11 * SIZE
+        world.advance(0.0)
+        neighbour.answer(*neighbour.marks())
+        assert not client.conn.held
+    assert 2 * LOG < log.size <= limits.AWAY_LOGS * LOG

@@ -117,3 +117,62 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
     for key in seen:
         lacked = [number for k, number in found if k == key]
         assert lacked == sorted(lacked)
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> MessageLog:
+    """A log of 10,000 bytes with room for 20,000 more of large messages, full of 100 small ones."""
+    monkeypatch.setattr(limits, "LOG_LARGE", 1000)
+    kept = MessageLog(Counters(), 10_000, 20_000)
+    for number in range(100):
+        kept.append(entry(KEYS[0], number + 1))
+    assert len(kept) == 100
+    return kept
+
+
+def test_a_large_message_pushes_nothing_out_for_a_while(roomy: MessageLog) -> None:
+    for number in range(4):
+        roomy.append(entry(KEYS[1], number + 1, at=1.0 + number, size=5000))
+    assert numbers(roomy) == [*range(1, 101), 1, 2, 3, 4]
+    for number in range(50):  # a small one does, as ever
+        roomy.append(entry(KEYS[0], 101 + number, at=6.0))
+    assert numbers(roomy)[0] == 51
+    roomy.append(entry(KEYS[1], 5, at=7.0, size=5000))  # there is no more room
+    assert roomy.size <= 30_000
+    assert numbers(roomy)[:5] == [1, 2, 3, 4, 101]
+    roomy.forget_old(limits.LOG_LARGE_TIME + 3.5)
+    assert 15_000 < roomy.size <= 20_000
+    roomy.forget_old(limits.LOG_LARGE_TIME + 7.5)
+    assert roomy.size <= 10_000
+
+
+def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: MessageLog) -> None:
+    roomy.append(entry(KEYS[1], 1, size=5000))
+    for number in range(150):
+        roomy.append(entry(KEYS[0], 101 + number))
+    assert len(roomy) <= 100
+    assert 1 not in [e.sequence for e in roomy.latest() if e.key == KEYS[1]]
+
+
+def test_room_that_is_taken_back(roomy: MessageLog) -> None:
+    for number in range(4):
+        roomy.append(entry(KEYS[1], number + 1, size=5000))
+    roomy.give_room(0)
+    assert roomy.size <= 10_000
+    roomy.append(entry(KEYS[1], 5, size=5000))
+    assert roomy.size <= 10_000
+
+
+def test_what_neighbours_lack_counts_without_that_room(roomy: MessageLog) -> None:
+    """They are asked for acknowledgements as if the log had none, and who joins needs what it would have."""
+    asked = []
+    roomy.pressed = lambda: asked.append(roomy.end)
+    roomy.append(entry(KEYS[1], 1, size=5000))
+    assert (roomy.begin, roomy.recent) == (0, 5000)
+    roomy.floor, roomy.warn = 2500, 4000
+    roomy.append(entry(KEYS[1], 2, size=5000))
+    assert roomy.recent == 2500
+    assert not asked
+    roomy.floor = 6000
+    roomy.append(entry(KEYS[0], 101))
+    assert asked == [20_100]

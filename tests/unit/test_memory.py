@@ -10,8 +10,10 @@ import pytest
 from broker import limits
 from broker.forms import filter_memory
 from broker.listings import INTEREST
+from broker.log import Entry
 from broker.machine import default_memory_limit, files_for_clients
 from broker.memory import Pressure, queue_memory
+from broker.message import Message
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Publish, Will
 from broker.wire.properties import Property
@@ -48,6 +50,21 @@ def test_the_replay_log_leaves_room_for_clients() -> None:
     assert World().node.relay.log.limit == limits.LOG_BYTES
     assert World(memory_limit=40_000_000).node.relay.log.limit == 10_000_000
     assert World(memory_limit=1 << 30).node.relay.log.limit == limits.LOG_BYTES
+    assert World(memory_limit=40_000_000).node.relay.log.room == 10_000_000
+    assert World(memory_limit=1 << 30).node.relay.log.room == World().node.relay.log.room == 3 * limits.LOG_BYTES
+
+
+def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None:
+    world = World(memory_limit=400 * MIB)
+    log = world.node.relay.log
+    for number in range(7):
+        message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
+        log.append(Entry(world.node.relay.key, number + 1, b"", message, world.now))
+    assert 2 * limits.LOG_BYTES < log.size <= 4 * limits.LOG_BYTES
+    world.node.memory.limit = 110 * MIB
+    world.advance(1.1)
+    assert log.size <= limits.LOG_BYTES
+    assert world.node.memory.pressure == Pressure.NONE
 
 
 def test_queues_of_all_sessions_have_a_limit_together() -> None:
