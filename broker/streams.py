@@ -449,6 +449,8 @@ class Streams:
             raise MalformedPacket("answer with messages that is too large")
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
+            if not stream.free and now < question.at + PATIENCE:  # it answers: over a slow link that takes a while
+                stream.since = now
             return
         before = max(stream.done, stream.settled)
         for older in list(stream.questions):

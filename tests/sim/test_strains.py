@@ -51,6 +51,11 @@ def test_large_messages_push_nothing_out_of_the_log_at_once(seed: int) -> None:
     assert run_strain(seed).violations == []
 
 
+def test_an_answer_that_is_coming_is_waited_for() -> None:
+    """It has 20 MB, and three brokers ask for them over one slow link: its pieces come for longer than one waits for an answer."""
+    assert run_strain(161000117).violations == []
+
+
 def test_a_dial_of_a_split_fails_after_it() -> None:
     """The split lasts three seconds, and the dial that was begun in it three more: what came meanwhile waits for that, too."""
     assert run_strain(152000176).violations == []
