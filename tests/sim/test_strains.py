@@ -52,7 +52,7 @@ def test_large_messages_push_nothing_out_of_the_log_at_once(seed: int) -> None:
 
 
 def test_an_answer_that_is_coming_is_waited_for() -> None:
-    """It has 20 MB, and three brokers ask for them over one slow link: its pieces come for longer than one waits for an answer."""
+    """20 MB, for which three brokers ask over one slow link: its pieces come for longer than one waits for an answer."""
     assert run_strain(161000117).violations == []
 
 
