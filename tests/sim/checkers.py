@@ -354,10 +354,12 @@ class Messages:
 
     def _order(self, client: SimClient) -> None:
         """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing. What was
-        published before a session began waited in an older one, or several, and comes when their brokers are back."""
+        published before a session began, or before its broker met the publisher's, waited in an older one, or several, and comes
+        when their brokers are back."""
         last: dict[tuple[int, int, str, int, int], int] = {}
         seen: set[int] = set()
         late: dict[Life, float] = {}
+        met: dict[tuple[int, Life], float] = {}
         for got in client.got:
             sent = self.ledger.sent[got.number]
             if not sent.qos or got.retain or got.number in seen or sent.will or sent.repeated:
@@ -368,13 +370,22 @@ class Messages:
             if got.at > late[sent.life]:
                 continue
             seen.add(got.number)
-            if sent.at < client.begun[got.session]:
+            if (got.session, sent.life) not in met:
+                met[got.session, sent.life] = self._met(client, got.session, sent.life)
+            if sent.at < max(client.begun[got.session], met[got.session, sent.life]):
                 continue
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
             if last.get(key, -1) > got.number:
                 before = self.ledger.sent[last[key]]
                 self.world.violation("order", f"{client.name} got {self._name(sent)} after {self._name(before)}")
             last[key] = max(last.get(key, -1), got.number)
+
+    def _met(self, client: SimClient, session: int, origin: Life) -> float:
+        """When an origin met the broker where a session began (s), infinity for never."""
+        begun = client.begun[session]
+        life = max((up, life) for life, _, up, _ in client.visits.values() if up <= begun)[1]
+        at = self.meetings.heard(origin, life)
+        return inf if at is None else at
 
     def _unwanted(self, client: SimClient) -> None:
         for got in client.got:

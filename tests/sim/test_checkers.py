@@ -32,7 +32,7 @@ from tests.sim.checkers import (
     tree_faults,
     watch_crossings,
 )
-from tests.sim.clients import Ledger, SimClient
+from tests.sim.clients import Got, Ledger, Sent, SimClient
 from tests.sim.disk import Disk
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, part, world_of
@@ -662,6 +662,23 @@ def test_who_moves_on_before_the_news_of_it_has_gone_round(began: float, slow: b
     client = SimClient(world, messages.ledger, "c", world.add())
     client.visits = {1: (A, 1.0, 1.1, True), 2: (B, began, began + 0.1, heard)}
     assert messages._strayed(client, 1, 2) == strayed
+
+
+@pytest.mark.parametrize(("met", "wrong"), [(4.0, True), (5.5, False), (None, False)])
+def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -> None:
+    """What was published at 5 s comes behind what was at 6: it may, from an older session, if the broker of the newer one had not
+    met the publisher's by then."""
+    world = World(1)
+    messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
+    if met is not None:
+        messages.meetings._heard[B, A] = met
+    host = world.add()
+    client, publisher = (SimClient(world, messages.ledger, name, host) for name in "cp")
+    client.begun, client.visits = {1: 2.0}, {1: (A, 1.0, 1.1, True), 2: (B, 9.0, 9.1, True)}
+    messages.ledger.sent += [Sent(number, publisher, 1, "a", 1, False, B, 5.0 + number) for number in (0, 1)]
+    client.got += [Got(number, "a", 1, False, 1, 1, 7.0 - number) for number in (1, 0)]
+    messages._order(client)
+    assert bool(world.violations) is wrong
 
 
 @pytest.mark.parametrize("kept", (False, True))
