@@ -39,14 +39,18 @@ class Forms:
         self._count: dict[str, int] = {}
         self._levels: dict[str, list[str]] = {}  # of each form that is not of a group
         for topic_filter in filters:
-            if (form := form_of(topic_filter)) is not None:
-                self.add(form)
+            self.add_filter(topic_filter)
 
     def __len__(self) -> int:
         return len(self._count)
 
     def __contains__(self, form: object) -> bool:
         return form in self._count
+
+    def add_filter(self, topic_filter: str) -> None:
+        """Count a filter."""
+        if (form := form_of(topic_filter)) is not None:
+            self.add(form)
 
     def add(self, form: str) -> None:
         """Count a filter of this form."""

@@ -10,6 +10,7 @@ itself, and has it ended:
                                                    newer session subscribed (`need`) has come to the old one; encodes it
                     <- parts
     HELD     as long as a newer one of its old sessions is to come
+    READING  decodes it, in steps
              adds what waits, in one step
     CLOSING  DONE ->                               forgets the session
                     <- ENDED
@@ -27,7 +28,7 @@ taken. A session that ends while others have older ones leaves its entry, GONE, 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,10 @@ from broker.parts import Added, Parts
 from broker.positions import starts_of
 from broker.sequence_set import find
 from broker.session import Outgoing, Repeat, Session
-from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, decode_state, offered, only, restore
-from broker.wire.errors import MalformedPacket, WireError
+from broker.sessionstate import IN_FLIGHT, REPEATED, WAITING, Item, SessionState, Told, decoding, offered, only, restore
+from broker.wire.errors import WireError
 from broker.wire.strings import shorten
-from routing.topics import split_shared
+from routing.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from broker.access import Permissions
@@ -76,6 +77,9 @@ HELD_TIME = 30.0
 """s for which an old session that is here waits for newer ones at most; no longer does its broker keep what it has encoded."""
 
 
+ABSORBED = 1_000
+"""subscriptions of an old session that are noted at a time."""
+
 Content = tuple[bytes, bytes]
 """Topic and payload."""
 
@@ -94,12 +98,13 @@ class State(Enum):
     ASKING = 2
     HELD = 3
     CLOSING = 4
+    READING = 5
 
 
 class Merge:
     """An old session of a client at one broker. `stamp`: of the newer session when it was asked for."""
 
-    __slots__ = ("ask_at", "began", "client_id", "holder", "parts", "pause", "stamp", "state")
+    __slots__ = ("ask_at", "began", "client_id", "holder", "parts", "pause", "stamp", "state", "work")
 
     def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
         self.client_id = client_id
@@ -109,6 +114,7 @@ class Merge:
         self.began = self.ask_at = now
         self.pause = RETRY
         self.parts = Parts()
+        self.work: Iterator[int] | None = None  # while it is read
 
 
 class Absorbed:
@@ -116,10 +122,19 @@ class Absorbed:
 
     __slots__ = ("_filters", "_forms", "_seen")
 
-    def __init__(self, old: SessionState) -> None:
-        self._seen = old.seen
-        self._filters = {entry[0] for entry in old.subscriptions}
-        self._forms = Forms(self._filters)
+    def __init__(self, seen: Vector) -> None:
+        self._seen = seen
+        self._filters: set[str] = set()
+        self._forms = Forms()
+
+    def adding(self, subscriptions: list[Told]) -> Iterator[int]:
+        """Add what it wanted, some of it at a time; yields the steps of work that it took."""
+        for at in range(0, len(subscriptions), ABSORBED):
+            if at:
+                yield ABSORBED
+            for topic_filter in {told[0] for told in subscriptions[at : at + ABSORBED]} - self._filters:
+                self._filters.add(topic_filter)
+                self._forms.add_filter(topic_filter)
 
     def had(self, key: bytes, number: int, topic: bytes) -> bool:
         """Whether it had a message."""
@@ -225,10 +240,12 @@ class Merging:
                 self._over(merge)
             elif merge.state is not State.CLOSING and self._node.moving.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
+            elif merge.state is State.READING:
+                soon = True
             elif merge.state is State.HELD and merge.stamp == session.stamp:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
-                    self._read_held(merge, session, now)
+                    self._read(merge)
             elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
                 asked += 1
                 if merge.ask_at <= now:
@@ -301,35 +318,46 @@ class Merging:
             if self._newer_first(merge):
                 merge.state, merge.ask_at = State.HELD, now + HELD_TIME
             else:
-                self._read(merge, session, now)
+                self._read(merge)
         elif added is Added.WINDOW_ENDS:
             self._ask(merge, session, now)
 
-    def _read_held(self, merge: Merge, session: Session, now: float) -> None:
-        try:
-            self._read(merge, session, now)
-        except MalformedPacket as error:
-            self._federation.count("routed_dropped")
-            self._federation.log("warning", f"broker {merge.holder.hex()}: {error.message}; dropped")
+    def _read(self, merge: Merge) -> None:
+        """Add an old session that is here: a large one when it has been decoded, in steps. It is asked for again if its client comes
+        once more meanwhile, or goes to another broker."""
+        merge.state = State.READING
+        work = merge.work = self._reading(merge, merge.parts.take())
+        key = (merge.client_id, merge.holder)
+        self._node.turns.go(work, lambda: self._merges.get(key) is not merge or merge.work is not work)
 
-    def _read(self, merge: Merge, session: Session, now: float) -> None:
-        """Add an old session that is here. Raises MalformedPacket."""
-        data = merge.parts.take()
+    def _reading(self, merge: Merge, data: bytes) -> Iterator[int]:
+        client_id = merge.client_id
         try:
-            state = decode_state(data, now)
+            state = yield from decoding(data, self._node.now)
         except WireError as error:
             self._over(merge)
-            raise MalformedPacket(f"old session of client {shorten(merge.client_id)}: {error.message}") from None
-        if state.owner == session.owner:
-            self.absorb(session, state, now)
-        merge.state, merge.pause = State.CLOSING, RETRY
-        self._ask(merge, session, now)
+            self._federation.count("routed_dropped")
+            text = f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: {error.message}; dropped"
+            self._federation.log("warning", text, cause="garbage from a broker", peer=merge.holder.hex())
+            return
+        absorbed = Absorbed(state.seen)
+        yield from absorbed.adding(state.subscriptions)
+        session, now = self._node.sessions.get(client_id), self._node.now
+        if session is None or not session.stamp:
+            self._over(merge)
+        elif session.stamp != merge.stamp or self._node.moving.leaves(client_id):
+            merge.state, merge.ask_at = State.ASKING, now
+        else:
+            if state.owner == session.owner:
+                self.absorb(session, state, now, absorbed)
+            merge.state, merge.pause = State.CLOSING, RETRY
+            self._ask(merge, session, now)
 
     # ---------------------------------------------------------------- one session of two
 
-    def absorb(self, session: Session, old: SessionState, now: float, there: Vector | None = None) -> None:
+    def absorb(self, session: Session, old: SessionState, now: float, absorbed: Absorbed, there: Vector | None = None) -> None:
         """Add what waits in an old session to a newer one of the same client; `old.seen`: what was delivered to it;
-        `there`: what the newer one was offered, if it has come from another broker just now."""
+        `absorbed`: what it wanted; `there`: what the newer one was offered, if it has come from another broker just now."""
         node = self._node
         here = offered(node.relay.vector)
         waiting: list[tuple[Item, Known | None]] = []
@@ -360,7 +388,7 @@ class Merging:
         self._federation.repeats.add(session, only(old.seen, here))
         self._federation.repeats.add(session, lacking(old.given, here))
         self._inherit_given(session, old.given)
-        self._absorbed.setdefault(session, []).append(Absorbed(old))
+        self._absorbed.setdefault(session, []).append(absorbed)
         node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
@@ -377,7 +405,7 @@ class Merging:
         owed: dict[bytes, Ranges] = {}
         seen = ranges_of(old.seen)
         for s in session.subscriptions.values():
-            if s.start is None or split_shared(s.filter)[0] is not None:
+            if s.start is None or s.filter.startswith(SHARE_PREFIX):
                 continue
             if s.start not in starts:
                 tops = dict(s.start.tops)
@@ -501,8 +529,7 @@ class Merging:
         both: Counter[Content] = Counter()
         topics = {item.message.topic for item, _ in waiting}
         numbered = {known for _, known in waiting if known is not None}
-        subscriptions = [s for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
-        if not topics or not subscriptions:
+        if not topics or not (starts := ordinary_starts(session)):
             return numbers, both
         unknown = [(item.message.topic, item.message.payload) for item, known in waiting if known is None]
         contents = {hash(content): content for content in unknown}
@@ -513,7 +540,7 @@ class Merging:
         theirs = {key: subtract([(1, window.top)], window.gaps) for key, window in old.seen.items() if window.top}
         for key, number in numbered:
             theirs.setdefault(key, []).append((number, number))
-        ranges = {key: intersect(joined(pairs), delivered_ranges(session, here, key)) for key, pairs in theirs.items()}
+        ranges = {key: intersect(joined(pairs), delivered_ranges(starts, here, key)) for key, pairs in theirs.items()}
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE):
             if (topic := entry.topic) not in topics:
                 continue
@@ -564,11 +591,16 @@ def untouched(session: Session) -> bool:
     return session.stamp == session.born and not holds
 
 
-def delivered_ranges(session: Session, here: Vector, key: bytes) -> Ranges:
-    """Return which numbers of an origin may have been delivered to a session at its broker; `here`: what was offered there."""
+def ordinary_starts(session: Session) -> list[Start | None]:
+    """Return where the subscriptions of a session begin that are not shared, each start once."""
+    return list(dict.fromkeys(s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)))
+
+
+def delivered_ranges(starts: list[Start | None], here: Vector, key: bytes) -> Ranges:
+    """Return which numbers of an origin may have been delivered to a session with subscriptions that begin there, at its broker;
+    `here`: what was offered there."""
     window = here.get(key)
-    starts = [s.start for s in session.subscriptions.values() if split_shared(s.filter)[0] is None]
-    if window is None or not starts:
+    if window is None:
         return []
     low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
     early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]

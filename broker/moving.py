@@ -27,6 +27,7 @@ A broker that sees an entry with a newer stamp than its own session has (of equa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -61,7 +62,7 @@ from broker.giving import (
 )
 from broker.listings import CLIENT
 from broker.log import read_link_messages
-from broker.merging import Merging, lacking
+from broker.merging import Absorbed, Merging, lacking
 from broker.message import Message, size_of
 from broker.origin import Vector, decode_vector, encode_vector, subtract
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest, entries_of
@@ -508,7 +509,9 @@ class Moving:
         if selective:
             self.spared.keep(pull, session)
         stepped = False
-        for steps in restoring(state, session, node.fanout):
+        absorbed = None if left is None else Absorbed(left.seen)
+        noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
+        for steps in chain(noting, restoring(state, session, node.fanout)):
             yield steps
             stepped = True
         if stepped:
@@ -517,8 +520,8 @@ class Moving:
         self.spared.keep(pull, session)
         pull.seen = state.seen
         self.merging.inherit(session, state)
-        if left is not None:
-            self.merging.absorb(session, left, now, state.seen)
+        if left is not None and absorbed is not None:
+            self.merging.absorb(session, left, now, absorbed, state.seen)
             pull.seen = seen_by_both(state, left)
         pull.waiting = len(session.queue)
         here = offered(node.relay.vector)
