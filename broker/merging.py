@@ -323,8 +323,8 @@ class Merging:
             self._ask(merge, session, now)
 
     def _read(self, merge: Merge) -> None:
-        """Add an old session that is here: a large one when it has been decoded, in steps. It is asked for again if its client comes
-        once more meanwhile, or goes to another broker."""
+        """Add an old session that is here: a large one when it has been decoded, in steps. It is asked for again if its client
+        comes once more meanwhile, or goes to another broker."""
         merge.state = State.READING
         work = merge.work = self._reading(merge, merge.parts.take())
         key = (merge.client_id, merge.holder)

@@ -15,7 +15,7 @@ from broker.access import Access
 from broker.aclfile import parse_rules
 from broker.answers import ASK
 from broker.assignments import DECLINE, REPORT
-from broker.giving import PART, REQUEST, REST, TAKE, say
+from broker.giving import MERGE, PART, REQUEST, REST, TAKE, say
 from broker.ledger import encode_refs
 from broker.listings import CLIENT, GROUP, INTEREST
 from broker.log import Entry
@@ -25,7 +25,7 @@ from broker.ownership import ANONYMOUS, KEPT, digest
 from broker.ownership import Entry as Posted
 from broker.parts import PART_SIZE, split
 from broker.records import DIRECTORY, ROUTED, SEEN
-from broker.sessionstate import SessionState, encode_state
+from broker.sessionstate import WAITING, Item, SessionState, encode_state
 from broker.takeover import CLOSING, RESTING
 from broker.wire import Property, Publish, Subscribe, SubscriptionRequest, Will, encode_packet
 from broker.wire.properties import MOST
@@ -210,6 +210,38 @@ def test_a_session_comes_from_another_broker() -> None:
         part(data)
     what = f"a session of {FILTERS} subscriptions comes"
     longest(world, what, lambda: part(parts[-1]), lambda: pull.state in (RESTING, CLOSING))
+
+
+@pytest.mark.parametrize("filters", [1, FILTERS])
+def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
+    """`filters`: of the newer one."""
+    world = lone(routing="topic", link_timeout=30_000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    for begin in range(0, filters, 10_000):
+        numbers = range(begin, min(filters, begin + 10_000))
+        client.send(Subscribe(1, [SubscriptionRequest(f"{moves(n).decode()}/#", 1) for n in numbers]))
+        while not client.transport.written:
+            world.advance(0.01)
+        client.transport.written.clear()
+    known(world, one, 2, **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()})
+    messages = [Message(b"plant/0/device/0/x", b"%d" % n, 1, False, b"", None, None) for n in range(100)]
+    state = SessionState(None, 1e9, 0, {}, set(), [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)])
+    state.items = [Item(WAITING, 0, 1, False, b"", each) for each in messages]
+    data = encode_state(state, world.now)
+    parts = list(split(data, 1, 0, len(data)))
+    world.advance(3.0)
+    (merge,) = world.node.moving.merging._merges.values()
+
+    def part(data: bytes) -> None:
+        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(MERGE, merge.stamp, "k", data))))
+
+    for data in parts[:-1]:
+        part(data)
+    what = f"a session of {FILTERS} subscriptions is added to one of {filters}"
+    longest(world, what, lambda: part(parts[-1]), lambda: world.counters.sessions_merged)
 
 
 def test_what_came_meanwhile_for_a_session_that_leaves() -> None:

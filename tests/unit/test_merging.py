@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.giving import old_state
+from broker.merging import Absorbed
 from broker.message import Message
 from broker.origin import Window, origin_key
 from broker.session import Session, Subscription
@@ -35,7 +36,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     merging.inherit(session, came)
     old = SessionState(born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)])
     old.origins = [(KEY, number) for number in range(1, 15)]
-    merging.absorb(session, old, world.now)
+    merging.absorb(session, old, world.now, Absorbed(old.seen))
     expected = [number for number in range(1, 15) if number <= before or number > 10]
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 
