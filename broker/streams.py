@@ -290,7 +290,8 @@ class Streams:
         stream = None if window is None else window.stream
         if window is None or stream is None:
             return
-        owed = subtract(stream.owed, self.federation.repeats.alone(key))  # to all here
+        waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
+        owed = subtract(merge([*stream.owed, *waiting]), self.federation.repeats.alone(key))  # to all here
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
         if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
             self.federation.repeats.fetch(session, key, old)

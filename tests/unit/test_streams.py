@@ -186,6 +186,20 @@ def test_an_answer_may_come_after_the_next_question() -> None:
     assert asking.stream.done == 7
 
 
+def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
+    """An answer has brought 1 to 600; what waits of it is for all here, though a session that comes from elsewhere lacks it, too.
+    Up to 610 it said that there is nothing else: what that session lacks of this is for it alone."""
+    asking, alone = Asking(), []
+    stream, federation = asking.stream, asking.streams.federation
+    federation.repeats.alone = lambda key: merge(alone)
+    federation.repeats.fetch = lambda session, key, ranges: alone.extend(ranges)
+    stream.done, stream.settled = 500, 610
+    for number in range(501, 601):
+        asking.streams.release.put_by(stream, Held(number, 1, (SimpleNamespace(), None), b"t", 1))  # type: ignore[arg-type]
+    asking.streams.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
+    assert alone == [(490, 500), (601, 610)]
+
+
 def test_an_answer_that_the_way_has_outlived() -> None:
     """After a break the answer still says what is here, not that all will come this way; who has asked anew waits for that."""
     asking = Asking()
