@@ -140,6 +140,37 @@ def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
     assert scene.hosts[0].running.relay.log.size <= limits.LOG_BYTES
 
 
+class NextWay(SlowLink):
+    """A chain of brokers with two slow links, whose ends are linked while four messages of 20 MB are on their way along it."""
+
+    def __init__(self, routing: str, events: list[Event]) -> None:
+        super().__init__(1, 5, 100 * MBIT, 2, 20 * MB, [(2.5, NextWay.join), *events], routing=routing)
+
+    def build(self) -> None:
+        super().build()
+        self.world.lines.clear()
+        self.world.limit_rate(1, 2, self.rate)
+        self.world.limit_rate(2, 3, self.rate)
+
+    @staticmethod
+    def join(scene: Scene) -> None:
+        scene.world.blocked.discard((0, scene.count - 1))
+
+
+def drain(scene: Scene) -> None:
+    scene.hosts[1].drain(DrainOptions(within=30.0))
+
+
+@pytest.mark.parametrize("event", [None, (2.6, kill(2)), (2.6, drain)], ids=["", "killed", "drained"])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_what_is_on_its_way_arrives_although_its_way_changes(routing: str, event: Event | None) -> None:
+    """The next broker has acknowledged the messages. Those between pass them on to nobody, as their ways do not lead to the
+    reader any more, or are killed or drained: the log of the origin still has them."""
+    scene = NextWay(routing, [event] if event else [])
+    assert not scene.run().violations
+    assert len(scene.clients[0].got) == 4
+
+
 class Drained(Scene):
     """b0 - b1 - b3, the last link slow, and b0 - b2 - b3. b1 is drained while large messages wait there for b3."""
 
