@@ -19,6 +19,7 @@ from broker.assignments import ASKED, CLAIM, DECLINE, DENY, DONE, GRANT, QUERY, 
 from broker.ledger import Ref, SequenceSet, decode_refs, encode_refs
 from broker.message import Message, size_of
 from broker.origin import split_key
+from broker.sequence_set import find
 from broker.session import Repeat, Session, SharedOutgoing
 from broker.wire.errors import MalformedPacket
 from routing.directory import MAX_BROKERS
@@ -420,10 +421,15 @@ class Custody:
 
     def _came(self, ref: Ref) -> bool:
         """Whether a message has been offered to those here in this life of the broker."""
-        window = self._federation.relay.vector.get(ref[0])
-        if window is None or window.missing(ref[1]):
+        window, number = self._federation.relay.vector.get(ref[0]), ref[1]
+        if window is None or window.missing(number):
             return False
-        return window.stream is None or ref[1] <= window.stream.done
+        stream = window.stream
+        if stream is None:
+            return True
+        # What a way left out counts as not wanted here; it may have been lost there. An answer may have brought it since.
+        left_out = find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
+        return number <= stream.done and not left_out
 
 
 def _room(group: SharedGroup, most: int) -> int:

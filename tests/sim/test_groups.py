@@ -366,3 +366,33 @@ def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -
     row.run(2.0)
     assert not row.node(1).federation.catchup.keeps
     assert row.node(1).counters.log_unspared == 0
+
+
+@pytest.mark.parametrize(("routing", "qos"), [("interest", 1), ("topic", 2)])
+def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None:
+    """A message is on a link that is cut, and leaves the log before that is mended. The taker is told that there is nothing else
+    up to what is newer, and must not say that it has had it when its giver asks."""
+    row = Row(2, routing=routing)
+    row.world.rate, row.world.window = 1.25e8, 1 << 20
+    work, publisher = row.connect(1, "work"), row.connect(0, "p")
+    work.subscribe("$share/g/t")
+    publisher.publish("t", b"first", qos=qos)
+    row.until(lambda: work.payloads == [b"first"])
+    row.world.partition([(0,)])
+    row.run(0.2)
+    publisher.publish("t", b"lost", qos=qos)
+    log = row.node(0).relay.log
+    for _ in range(2):
+        publisher.publish("large", *[bytes(1_000_000)] * 80, qos=1)
+        row.run(3.5)
+    publisher.publish("large", b"end", qos=1)
+    assert len(log) < 40
+    row.world.heal()
+    row.run(8.0)
+    publisher.publish("t", b"newer", qos=qos)
+    row.until(lambda: len(work.payloads) == 2)
+    assert work.payloads == [b"first", b"newer"]
+    ledger = row.node(0).federation.assignments.ledger
+    row.until(lambda: not ledger.refs, 60.0)
+    assert work.payloads == [b"first", b"newer", b"lost"]
+    assert row.node(0).counters.shared_given_again == 1
