@@ -336,6 +336,10 @@ class Handshake:
         if not conn.waiting:  # for its session, now
             conn.resume(now)
 
+    def admitted(self, now: float) -> None:
+        """Go on: this broker has joined the others, or nobody is there."""
+        self.moved(0, now)
+
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the client's session has come from another broker, or does not come."""
         node, conn = self.node, self.conn
@@ -364,6 +368,9 @@ class Handshake:
                 self.foreign()
                 return
             node.end_session(old)  # what waits for one user is not for another
+        if not (stamp or read) and not connect.clean_start and not node.federation.propagation.admits(now, self.admitted):
+            conn.waiting = True
+            return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
             return
         if not stamp and not (stamp := node.moving.begin(self, connect, now)):

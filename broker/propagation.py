@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 WAIT = 5.0
 """s for which a SUBACK waits at most: longer than it takes to find that a broker hangs (link_timeout) and to repair the tree."""
 
+ADMITS = 1.0
+"""s for which a client that may have a session elsewhere waits at most at a broker that has just started, and has not joined the
+others or not heard of their sessions yet."""
+
 AT_ONCE = 0.1
 """s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
 
@@ -74,9 +78,10 @@ class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds", "_federation", "_known", "_newest",
-        "_news", "_node", "_number", "_pause", "_planned", "_posted", "_rate", "_releasing", "_since", "_stale", "_timer",
-        "_told", "_waiters", "_waves", "known", "records",
+        "_admits_until", "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds",
+        "_federation", "_known", "_newest", "_news", "_node", "_number", "_pause", "_planned", "_posted",
+        "_rate", "_releasing", "_since", "_stale", "_timer", "_told", "_visitors", "_waiters", "_waves",
+        "known", "records",
     )  # fmt: skip
 
     def __init__(self, node: Node, federation: Federation) -> None:
@@ -84,6 +89,8 @@ class Propagation:
         self._federation = federation
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
         self._begins_until = node.now + WAIT if federation.enabled else 0.0
+        self._admits_until = node.now + ADMITS if federation.enabled else 0.0
+        self._visitors: list[Callable[[float], object]] = []  # who came before we had heard whose sessions are where
         self._posted = self._news = 0  # filters, ever; and up to the last that was new
         # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
@@ -151,6 +158,20 @@ class Propagation:
         self._begins_until = 0.0
         return True
 
+    def admits(self, now: float, then: Callable[[float], object]) -> bool:
+        """Whether this broker has heard whose sessions are elsewhere, if it is about to; else `then` is called when it has."""
+        if not self._admits_until or self._admitted(now):
+            return True
+        self._visitors.append(then)
+        self._arm(now)
+        return False
+
+    def _admitted(self, now: float) -> bool:
+        if now < self._admits_until and (not self._begun(now) or self._federation.listings.directory.lacks):
+            return False
+        self._admits_until = 0.0
+        return True
+
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
         interest = self._federation.interest
@@ -161,7 +182,7 @@ class Propagation:
 
     def _arm(self, now: float) -> None:
         """Plan the next look at those who wait."""
-        if self._timer is None and self._early_birds:
+        if self._timer is None and (self._early_birds or self._visitors):
             self._timer = self._node.schedule(now + PAUSE, self._look)
         elif self._timer is None and self._waiters:
             wave = self._waves.get(self._federation.own.id)
@@ -171,6 +192,10 @@ class Propagation:
     def _look(self, now: float) -> None:
         self._timer = None
         self._node.now = now
+        if self._visitors and self._admitted(now):
+            visitors, self._visitors = self._visitors, []
+            for then in visitors:
+                then(now)
         if self._early_birds and self._begun(now):
             early, self._early_birds = self._early_birds, []
             for filters, then, again in early:

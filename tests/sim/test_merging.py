@@ -209,6 +209,29 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
     assert row.node(2).counters.sessions_merged == 1
 
 
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: float) -> None:
+    """Its broker was killed, and has an older session of its in the journal: the client goes on with the newer one, which it has
+    had elsewhere meanwhile, though its broker has still to join the others."""
+    row = kept_row(routing)
+    first = away(row)
+    feed = Feed(row, 0)
+    row.run(0.5)
+    row.host(1).kill()
+    row.run(0.5)
+    second = row.connect(2)
+    second.subscribe("a")
+    row.run(1.0)
+    row.host(1).start()
+    row.run(after)
+    second.leave()
+    third = row.connect(1)
+    assert third.present
+    settle(row, feed)
+    judge(feed, first, second, third)
+
+
 def test_a_new_session_counts_its_packets_elsewhere() -> None:
     """Before both are one, its client may be told of the older one: what it has of one must not be taken for the other's."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))

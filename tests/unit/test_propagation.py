@@ -10,7 +10,7 @@ from broker.aclfile import parse_rules
 from broker.interest import LINGER
 from broker.listings import AT_ONCE, INTEREST, PACE
 from broker.origin import origin_key
-from broker.propagation import LOST, PAUSE_MOST, WAIT
+from broker.propagation import ADMITS, LOST, PAUSE_MOST, WAIT
 from broker.records import HEARD, TOLD
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.listing import Listing
@@ -308,6 +308,29 @@ def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
     assert not answered(client)
     world.advance(WAIT)
     assert answered(client)  # nobody is there
+
+
+@pytest.mark.parametrize("routing", ("flood", "topic"))
+def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> None:
+    """Who asks for a new session is let in at once; who may have one elsewhere waits for a second at most, with all that it has
+    sent; who does not wait is no harm."""
+    world = World(id=OWN, boot=1_000, routing=routing, discovery="static", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
+    world.node.federation.propagation._admits_until = world.now + ADMITS
+    world.node.federation.propagation._begins_until = world.now + WAIT
+    assert world.connect("new").connack.code == 0
+    clients = [world.open(version) for version in (4, 5, 5)]
+    for number, client in enumerate(clients):
+        client.send(connect_packet(f"c{number // 2}", client.version, clean=False))
+    clients[1].send(Subscribe(7, [SubscriptionRequest("a", 0)]))
+    world.advance(ADMITS / 2)
+    assert not any(client.take() for client in clients)
+    clients[2].vanish()
+    world.advance(ADMITS)
+    assert isinstance(clients[1].take()[0], Connack)
+    assert set(world.node.sessions) == {"new", "c0"}
+    world.advance(WAIT)
+    assert answered(clients[1])
+    assert world.connect("c9", clean=False).connack.code == 0
 
 
 def test_who_looks_for_nobody_waits_for_nobody() -> None:
