@@ -39,7 +39,7 @@ class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
     __slots__ = (
-        "_proof", "authentication", "checking", "conn", "connect", "in_line", "node", "owner", "timer", "version",
+        "_proof", "admitted", "authentication", "checking", "conn", "connect", "in_line", "node", "owner", "timer", "version",
     )  # fmt: skip
 
     def __init__(self, node: Node, conn: Connection) -> None:
@@ -49,6 +49,7 @@ class Handshake:
         self.version = 4
         self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
+        self.admitted = False  # it has waited until this broker had joined the others, see `Propagation.admits`
         self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
         self.owner: str | None = None  # the client's user, once it is let in: see `broker.ownership`
@@ -336,8 +337,9 @@ class Handshake:
         if not conn.waiting:  # for its session, now
             conn.resume(now)
 
-    def admitted(self, now: float) -> None:
+    def admit(self, now: float) -> None:
         """Go on: this broker has joined the others, or nobody is there."""
+        self.admitted = True
         self.moved(0, now)
 
     def moved(self, stamp: int, now: float) -> None:
@@ -368,7 +370,8 @@ class Handshake:
                 self.foreign()
                 return
             node.end_session(old)  # what waits for one user is not for another
-        if not (stamp or read) and not connect.clean_start and not node.federation.propagation.admits(now, self.admitted):
+        known = stamp or read or self.admitted or connect.clean_start
+        if not known and not node.federation.propagation.admits(now, self.admit):
             conn.waiting = True
             return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):

@@ -20,7 +20,7 @@ may be under way in any order, the number says which is which (positions.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -41,6 +41,9 @@ WAIT = 5.0
 ADMITS = 1.0
 """s for which a client that may have a session elsewhere waits at most at a broker that has just started, and has not joined the
 others or not heard of their sessions yet."""
+
+VISIT_WORK = 2 * limits.PACKET_WORK
+"""steps of work for a client that has waited for that, and is let in."""
 
 AT_ONCE = 0.1
 """s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
@@ -78,7 +81,7 @@ class Propagation:
     """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
 
     __slots__ = (
-        "_admits_until", "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds",
+        "_admits_until", "_admitting", "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds",
         "_federation", "_known", "_newest", "_news", "_node", "_number", "_pause", "_planned", "_posted",
         "_rate", "_releasing", "_since", "_stale", "_timer", "_told", "_visitors", "_waiters", "_waves",
         "known", "records",
@@ -90,7 +93,8 @@ class Propagation:
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
         self._begins_until = node.now + WAIT if federation.enabled else 0.0
         self._admits_until = node.now + ADMITS if federation.enabled else 0.0
-        self._visitors: list[Callable[[float], object]] = []  # who came before we had heard whose sessions are where
+        self._visitors: deque[Then] = deque()  # who came before we had heard whose sessions are where
+        self._admitting = False  # they are being let in, some in each turn
         self._posted = self._news = 0  # filters, ever; and up to the last that was new
         # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
@@ -158,19 +162,25 @@ class Propagation:
         self._begins_until = 0.0
         return True
 
-    def admits(self, now: float, then: Callable[[float], object]) -> bool:
-        """Whether this broker has heard whose sessions are elsewhere, if it is about to; else `then` is called when it has."""
-        if not self._admits_until or self._admitted(now):
+    def admits(self, now: float, then: Then) -> bool:
+        """Whether this broker has heard whose sessions are elsewhere, if it is about to, and has let in who came before; else
+        `then` is called when it has."""
+        if not self._visitors and self._knows_sessions(now):
+            self._admits_until = 0.0
             return True
         self._visitors.append(then)
         self._arm(now)
         return False
 
-    def _admitted(self, now: float) -> bool:
-        if now < self._admits_until and (not self._begun(now) or self._federation.listings.directory.lacks):
-            return False
-        self._admits_until = 0.0
-        return True
+    def _knows_sessions(self, now: float) -> bool:
+        return now >= self._admits_until or (self._begun(now) and not self._federation.listings.directory.lacks)
+
+    def _admit(self) -> Iterator[int]:
+        """Let in who has waited, in order."""
+        while self._visitors:
+            self._visitors.popleft()(self._node.now)
+            yield VISIT_WORK
+        self._admitting = False
 
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
@@ -182,7 +192,7 @@ class Propagation:
 
     def _arm(self, now: float) -> None:
         """Plan the next look at those who wait."""
-        if self._timer is None and (self._early_birds or self._visitors):
+        if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
             self._timer = self._node.schedule(now + PAUSE, self._look)
         elif self._timer is None and self._waiters:
             wave = self._waves.get(self._federation.own.id)
@@ -192,10 +202,9 @@ class Propagation:
     def _look(self, now: float) -> None:
         self._timer = None
         self._node.now = now
-        if self._visitors and self._admitted(now):
-            visitors, self._visitors = self._visitors, []
-            for then in visitors:
-                then(now)
+        if self._visitors and not self._admitting and self._knows_sessions(now):
+            self._admitting = True
+            self._node.turns.go(self._admit(), lambda: False)
         if self._early_birds and self._begun(now):
             early, self._early_birds = self._early_birds, []
             for filters, then, again in early:

@@ -340,6 +340,32 @@ def test_who_looks_for_nobody_waits_for_nobody() -> None:
     assert answered(client)
 
 
+def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
+    """In order; who comes meanwhile comes behind them: of two connections of a client the later one stays."""
+    world = World(id=OWN, boot=1_000, routing="topic", discovery="static", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
+    world.node.federation.propagation._admits_until = world.now + ADMITS
+    world.node.federation.propagation._begins_until = world.now + WAIT
+    clients = [world.open(4) for _ in range(MANY)]
+    for number, client in enumerate(clients):
+        client.send(connect_packet(f"c{number}", 4, clean=False))
+    assert served(clients) == 0
+    while not (some := served(clients)):
+        turn(world)
+    assert some < MANY
+    later = world.open(4)
+    later.send(connect_packet(f"c{MANY - 1}", 4, clean=False))
+    assert not later.take()
+    while (now := served(clients)) < MANY:
+        assert now - some < MANY / 2
+        some = now
+        while served(clients) == some:
+            turn(world)
+    world.advance(0.1)
+    assert isinstance(later.take()[0], Connack)
+    assert clients[-1].closed
+    assert not later.closed
+
+
 @pytest.mark.parametrize("says", (True, False))
 def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) -> None:
     """A feed that is being repaired may bring anything: the number of the origin's last message when it heard decides."""
