@@ -241,7 +241,7 @@ class Interest:
         if value is not None:
             self._tell_everything(broker_id, telling)
         telling.add((key, value is not None, keeps))
-        self._look_at_once(broker_id, telling, MOST_NEWS)
+        self._look_at_once(broker_id, telling)
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         """Take what a broker tells of very many filters in one moment: it is looked at in pieces, all of it."""
@@ -250,11 +250,11 @@ class Interest:
         telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
         if not gone:
             self._tell_everything(broker_id, telling)
-        self._look_at_once(broker_id, telling, MOST_NEWS)  # if it tells ever more
+        self._look_at_once(broker_id, telling)  # if it tells ever more
         telling.add_many(changes, self._federation.overlays.keeps(broker_id))
 
-    def _look_at_once(self, broker_id: bytes, telling: Telling, most: int) -> None:
-        while telling.count > most:
+    def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
+        while telling.count > MOST_NEWS:
             self._look(broker_id, telling, telling.take())
 
     def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
