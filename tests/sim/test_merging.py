@@ -191,8 +191,8 @@ def kept_row(routing: str) -> Row:
     return row
 
 
-@pytest.mark.parametrize("routing", ["flood", "topic"])
-def test_killed_and_back_from_its_journal(routing: str) -> None:
+def killed(routing: str) -> tuple[Row, Client, Feed, Client]:
+    """The broker of a client with a session is killed, and has it in its journal; the client begins a new one elsewhere."""
     row = kept_row(routing)
     first = away(row)
     feed = Feed(row, 0)
@@ -202,6 +202,12 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
     second = row.connect(2)
     assert not second.present
     second.subscribe("a")
+    return row, first, feed, second
+
+
+@pytest.mark.parametrize("routing", ["flood", "topic"])
+def test_killed_and_back_from_its_journal(routing: str) -> None:
+    row, first, feed, second = killed(routing)
     row.run(0.5)
     row.host(1).start()
     settle(row, feed)
@@ -214,14 +220,7 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
 def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: float) -> None:
     """Its broker was killed, and has an older session of its in the journal: the client goes on with the newer one, which it has
     had elsewhere meanwhile, though its broker has still to join the others."""
-    row = kept_row(routing)
-    first = away(row)
-    feed = Feed(row, 0)
-    row.run(0.5)
-    row.host(1).kill()
-    row.run(0.5)
-    second = row.connect(2)
-    second.subscribe("a")
+    row, first, feed, second = killed(routing)
     row.run(1.0)
     row.host(1).start()
     row.run(after)
