@@ -33,6 +33,7 @@ from broker.journal import (
     HAS_WILL,
     NAMED,
     NEW,
+    BeganRecord,
     LoggedRecord,
     MessageRecord,
     OutgoingRecord,
@@ -55,6 +56,7 @@ from broker.journal import (
 from broker.keptsession import KeptSession
 from broker.message import Message
 from broker.origin import Ranges, Vector, Window, encode_vector, origin_key
+from broker.positions import UNKNOWN, oldest
 from broker.recovery import Image, Recovery, encode_will
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.sessionstate import before, offered
@@ -137,6 +139,8 @@ class Durability:
         for number, session in recovery.run():
             self._adopt(session, number)
             session.left = image.sessions[number].head.gone or recovery.died
+            if (start := oldest(session)) is not None and start.open:
+                self._beginning.setdefault(start, {})[number] = None
             if isinstance(session, KeptSession) and not image.sessions[number].head.gone:
                 self.meta(session)
         self.node.effects.append(Begin(generation))
@@ -455,9 +459,12 @@ class Durability:
     def begins(self, session: KeptSession) -> None:
         """Record where the subscriptions of a session begin, as their first one says; nothing while no other broker has been
         there."""
-        start = next((s.start for s in session.subscriptions.values()), None)
+        start = oldest(session)
         if start is not None:
             self.record(encode_begins(session.number, encode_vector(before(session))))
+            if start.began > UNKNOWN:
+                offset = self._wall() / 1000 - self.node.now
+                self.record(BeganRecord(session.number, start.began, offset, tuple(start.open & start.tops.keys())).encode())
             self._beginning.setdefault(start, {})[session.number] = None
             for old in list(islice(self._beginning, 2)):
                 if old.at + limits.LOG_AGE < self.node.now:

@@ -75,6 +75,8 @@ class Kind(IntEnum):
     """What became of messages for members of shared subscriptions at other brokers, or from there (`broker.sharedrecords`)."""
     BEGINS = 18
     """Where the subscriptions of a session begin: up to which number of each origin nothing was for it (`broker.positions`)."""
+    BEGAN = 19
+    """When they began, and of which of these origins it may be more. It comes behind BEGINS, which says that it is not known."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
@@ -173,7 +175,7 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
         at += FRAME_SIZE + size
 
 
-_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x11])")
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x13])")
 
 
 def frame_within(data: bytes) -> bool:
@@ -225,6 +227,7 @@ _RETAINED = struct.Struct(">QQQQB16sHI")
 _LOGGED = struct.Struct(">16sQIIQ")
 _WHOLE = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
+_BEGAN = struct.Struct(">Idd")
 
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection began with Clean Start; has a
@@ -500,6 +503,27 @@ def encode_shared(body: bytes) -> bytes:
 def encode_begins(session: int, vector: bytes) -> bytes:
     """Return BEGINS: a vector as `broker.origin` encodes it."""
     return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
+
+
+class BeganRecord(NamedTuple):
+    """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that; `origins`: those that are open."""
+
+    session: int
+    at: float
+    offset: float
+    origins: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        body = _BEGAN.pack(self.session, self.at, self.offset) + b"".join(self.origins)
+        return _RECORD.pack(19, len(body)) + body
+
+    @classmethod
+    def decode(cls, body: bytes) -> BeganRecord:
+        """Decode a body. Raises struct.error."""
+        origins = tuple(body[at : at + 16] for at in range(_BEGAN.size, len(body), 16))
+        number, at, offset = _BEGAN.unpack_from(body)
+        return cls(number, at, offset, origins)
 
 
 def encode_whole(generation: int, size: int) -> bytes:

@@ -67,6 +67,7 @@ from broker.message import Message, size_of
 from broker.origin import Vector, decode_vector, encode_vector, subtract
 from broker.ownership import GONE, KEPT, RESUMED, Entry, decode_entry, digest, entries_of
 from broker.parts import Added
+from broker.positions import older
 from broker.session import Session, SharedOutgoing
 from broker.sessionstate import SessionState, decoding, offered, only, restoring
 from broker.spared import Spared
@@ -463,7 +464,7 @@ class Moving:
 
     def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
         try:
-            taken = yield from decoding(data, self._node.now)
+            taken = self._federation.positions.arrived((yield from decoding(data, self._node.now)), pull.holder)
         except WireError as error:
             self._begin_anew(pull, f"its session cannot be read: {error.message}")
             return
@@ -558,7 +559,7 @@ class Moving:
         topic = message.topic.decode()
         permitted = session.permissions is None or session.permissions.may_receive(topic)
         wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
-        if wanted and self.merging.lacks(session, key, number, message.topic):
+        if wanted and not older(session, key, number) and self.merging.lacks(session, key, number, message.topic):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
@@ -577,8 +578,7 @@ class Moving:
 
     def _take_rest(self, pull: Pull, data: bytes, now: float) -> bool:
         """Offer the session what came to its holder, and not to us, since it was encoded; False: some of `dropped` is missing."""
-        session = pull.session
-        if session is None:
+        if (session := pull.session) is None:
             return True
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)

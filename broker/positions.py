@@ -8,6 +8,7 @@ Times are told in the origin's clock: each answer says what it showed, some time
 published before then it finds in its log, or, where that does not go back so far, in the numbers that it had at times (`Past`).
 Who replays messages to a neighbour says how old they are, and all behind that are told: with flooding, where nobody is asked, and
 for an origin that does not answer. As long as nobody has said where a subscription begins, it gets what comes.
+When it began, and which origins may say more, goes with its session to the journal and to other brokers, each by its own clock.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
@@ -20,11 +21,12 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.origin import LAST, Ranges, subtract
+from broker.origin import LAST, Ranges, origin_key, subtract
 from broker.records import AGES, Handler
 from broker.wire.errors import MalformedPacket
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from broker.log import Entry
     from broker.node import Node
     from broker.session import Session
+    from broker.sessionstate import SessionState
 
 MOST = 64
 """times that one question tells; of more, some share the latest of them."""
@@ -64,31 +67,48 @@ NOTED_OLD, OLD_NOTES = 10.0, 512
 """and the same of those that are older: as long as a broker may be away."""
 
 ADOPTED = (-1, 0, 0)
-"""State of a start that was made at another broker."""
+"""State of a start that was made at another broker, or before this one was started."""
+
+UNKNOWN = float("-inf")
+"""When a start began that was made elsewhere, as long as nobody can tell."""
 
 
 class Start:
     """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more.
-    `early`: numbers up to `tops` that were delivered to them before it was known that they are older."""
+    `early`: numbers up to `tops` that were delivered to them before it was known that they are older. `began`: when they
+    began, by our clock; `at`: since when the start is known here; `was_open`: `open` as it came from elsewhere."""
 
-    __slots__ = ("at", "early", "open", "state", "tops")
+    __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
 
     def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]) -> None:
         self.at = at
+        self.began = UNKNOWN if state == ADOPTED else at
         self.tops = tops
         self.early: dict[bytes, Ranges] = {}
         self.open = unsettled
+        self.was_open: frozenset[bytes] = frozenset()
         self.state = state  # of this broker: what else begins now begins here
 
     @property
     def adopted(self) -> bool:
-        """Whether it was made at another broker."""
+        """Whether it was made at another broker, or before this one was started."""
         return self.state == ADOPTED
 
 
 def starts_of(session: Session) -> list[Start | None]:
     """Return where the subscriptions of a session begin, each start once: many of one moment share theirs."""
     return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
+
+
+def oldest(session: Session) -> Start | None:
+    """Return where the first subscription of a session begins, which is the oldest."""
+    return next((s.start for s in session.subscriptions.values()), None)
+
+
+def older(session: Session, key: bytes, number: int) -> bool:
+    """Whether a message turned out to be older than a session that has come from elsewhere, where nobody knew that."""
+    start = oldest(session)
+    return start is not None and key in start.was_open and number <= start.tops.get(key, 0)
 
 
 class Past:
@@ -167,18 +187,30 @@ class Positions:
         starts.append(start)
         return start
 
-    def adopt(self, tops: dict[bytes, int]) -> Start | None:
-        """Return where the subscriptions of a session begin that has come from another broker."""
+    def adopt(self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()) -> Start | None:
+        """Return where the subscriptions of a session begin that has come from another broker, or from the journal. `unsettled`:
+        origins of which it may be more, which can be asked if it is known when they began."""
         if not tops:
             return None
         node = self._node
         start = Start(node.now, tops, set(), ADOPTED)
+        if began > UNKNOWN:
+            start.began = min(began, node.now)
+            start.was_open = frozenset(tops.keys() & unsettled)
+            start.open.update(start.was_open)
         for key, top in tops.items():
             if key != node.relay.key:
                 node.federation.repeats.highest[key] = max(node.federation.repeats.highest.get(key, 0), top)
         self._forget(node.now)
         self._starts.append(start)
         return start
+
+    def arrived(self, state: SessionState, sender: bytes) -> SessionState:
+        """Say by our clock when a session of another broker began, rather too early; nobody can if that one's is not known."""
+        listing = self._node.federation.listings.directory.listings.get(sender)
+        clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
+        state.began = UNKNOWN if clock is None else state.began - clock[1] - DRIFT * (self._node.now - clock[2])
+        return state
 
     def _forget(self, now: float) -> None:
         """What is in no log any more needs no start; while a broker is away, or asked, there may be a log's tail."""
@@ -217,7 +249,7 @@ class Positions:
 
     def question(self, key: bytes, number: int, now: float) -> bytes:
         """Return what a question to an origin tells of subscriptions."""
-        starts = self._open(key)
+        starts = sorted(self._open(key), key=lambda start: start.began)
         step = max(1, -(-len(starts) // MOST))
         groups = [starts[at : at + step] for at in range(0, len(starts), step)]
         self._asked[number] = (now, groups)
@@ -226,7 +258,8 @@ class Positions:
         ahead = self._ahead(key)
         if ahead is None:  # the answer shows its clock; when it is known, it is asked again
             return b"\0"
-        told = [group[-1].at + ahead for group in groups]
+        # Those that were made here follow each other closely; those of elsewhere may be minutes apart.
+        told = [group[0 if any(start.adopted for start in group) else -1].began + ahead for group in groups]
         return bytes((len(told),)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
 
     def answered(self, key: bytes, number: int, body: bytes, top: int, *, more: bool) -> tuple[bytes | None, bool]:
@@ -254,7 +287,7 @@ class Positions:
         # began meanwhile it is asked again, as messages that were published after that must not be taken for older ones.
         least, most, _ = self._clocks[key]
         then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
-        self.raised(key, [start for start in self._open(key) if start.at >= then], top)
+        self.raised(key, [start for start in self._open(key) if start.began >= then], top)
         return body[size:], bool(self._open(key))
 
     def _set_clock(self, key: bytes, clock: float, asked: float) -> None:
@@ -315,18 +348,19 @@ class Positions:
             end = at + 10 * count
             if end > len(body) or not count or count > POINTS:
                 raise MalformedPacket("AGES record is truncated or too large")
-            points = [
+            points = sorted(
                 (now - int.from_bytes(body[point + 6 : point + 10], "big") / 1000, int.from_bytes(body[point : point + 6], "big"))
                 for point in range(at, end, 10)
-            ]
+            )
+            newest = [0, *accumulate((number for _, number in points), max)]  # of the first ones
             at = end
             window = self._node.relay.vector.get(key)
             if window is None:
                 continue
             for start in self._starts if window.stream is None else self._open(key):
-                if start.adopted:
-                    continue  # it began earlier, elsewhere
-                last = max((number for came, number in points if came <= start.at), default=0)
+                if start.began == UNKNOWN:
+                    continue
+                last = newest[bisect_right(points, start.began, key=itemgetter(0))]
                 if window.stream is not None:
                     if last > start.tops.get(key, 0):
                         self.raised(key, [start], last, settled=False)  # the origin may say that it is even later

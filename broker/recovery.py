@@ -18,6 +18,7 @@ from broker.journal import (
     HAS_WILL,
     NAMED,
     NEW,
+    BeganRecord,
     JournalError,
     Kind,
     LoggedRecord,
@@ -53,6 +54,10 @@ from broker.wire.properties import Property, decode_properties, encode_propertie
 if TYPE_CHECKING:
     from broker.node import Node
 
+SAME_CLOCK = 5.0
+"""s; the time of day may have been set by as much. If it is further from our clock than it was, that one is another one: the
+machine was started since, or slept, which takes longer, so nobody can say when something was."""
+
 Waiting = tuple[int, int, bool, bytes, bytes]
 """A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared subscription."""
 
@@ -60,12 +65,13 @@ Waiting = tuple[int, int, bool, bytes, bytes]
 class Kept:
     """A session as the records have it."""
 
-    __slots__ = ("begins", "head", "incoming", "inflight", "last", "queue", "subscriptions")
+    __slots__ = ("began", "begins", "head", "incoming", "inflight", "last", "queue", "subscriptions")
 
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
         self.subscriptions: dict[bytes, SubscribedRecord] = {}
         self.begins = b""  # a vector
+        self.began: BeganRecord | None = None
         self.queue: deque[Waiting] = deque()
         self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
         self.incoming: set[int] = set()
@@ -114,6 +120,7 @@ class Image:
             Kind.WHOLE: self._whole,
             Kind.SHARED: self.shared.append,
             Kind.BEGINS: self._begins,
+            Kind.BEGAN: self._began,
         }
 
     def begin(self, *, anew: bool = False) -> None:
@@ -171,6 +178,8 @@ class Image:
                 yield subscription.encode()
             if kept.begins:
                 yield encode_begins(number, kept.begins)
+            if kept.began is not None:
+                yield kept.began.encode()
             if kept.incoming:
                 yield encode_incoming(number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming))
             for packet_id, waiting in [*kept.inflight.items(), *((0, waiting) for waiting in kept.queue)]:
@@ -237,7 +246,12 @@ class Image:
     def _begins(self, body: bytes) -> None:
         number, vector = decode_number(body)
         if (kept := self.sessions.get(number)) is not None:
-            kept.begins = vector
+            kept.begins, kept.began = vector, None
+
+    def _began(self, body: bytes) -> None:
+        record = BeganRecord.decode(body)
+        if (kept := self.sessions.get(record.session)) is not None:
+            kept.began = record
 
     def _queued(self, body: bytes) -> None:
         session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
@@ -487,6 +501,8 @@ class Recovery:
             state.owner = None if head.owner is None else head.owner.decode()
             state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
             state.before = decode_vector(kept.begins, self.now)
+            if kept.began is not None and abs(kept.began.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK:
+                state.began, state.open = kept.began.at, set(kept.began.origins)
             shared: dict[bytes, int] = {}
             for topic_filter, s in kept.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):

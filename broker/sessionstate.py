@@ -1,8 +1,9 @@
 """A client's session as bytes, for the broker that takes it over (docs/decisions/0016).
 
-    u8 version, u8 flags (1: has a user name, 2: an owner), f64 expiry (s), u16 next packet identifier,
+    u8 version, u8 flags (1: has a user name, 2: an owner, 4: began at a known time), f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
+    flag 4: f64 when it began, by the clock of who says so (s), u32 origins of which more may be older, 16 characters each
     what it got from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
@@ -19,11 +20,13 @@ import struct
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from math import isfinite
 
 from broker import limits
 from broker.fanout import Fanout, SharedGroup
 from broker.message import Message, size_of
 from broker.origin import LAST, Ranges, Vector, Window, decode_vector, encode_vector, intersect, merge, roughly, subtract
+from broker.positions import UNKNOWN, oldest
 from broker.sequence_set import encode_pairs
 from broker.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
@@ -41,6 +44,9 @@ IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
 
+LATEST = 1e10
+"""s; no clock of a broker shows as much: 300 years."""
+
 PIECE, READ_WORK, PUT_WORK = 250, 3, 3
 """subscriptions or messages that are decoded, and messages that are put into a session, at a time; steps of work for each."""
 WRITTEN, WRITE_WORK = 1_000, 1
@@ -52,6 +58,7 @@ Told = tuple[str, int, bool, bool, int]
 _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
 _OPTIONS = struct.Struct(">BI")
+_BEGAN = struct.Struct(">dI")
 _NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
 """Properties that a kept message does not have: they are of one connection, or kept otherwise."""
 
@@ -85,6 +92,10 @@ class SessionState:
     floor: int = 0
     before: Vector = field(default_factory=dict)
     """Up to `top` of each origin nothing was for it: see `broker.positions`."""
+    began: float = UNKNOWN
+    """When it began, by the clock of who has made this."""
+    open: set[bytes] = field(default_factory=set)
+    """Origins in `before` of which it may be more."""
     given: dict[bytes, Ranges] = field(default_factory=dict)
     """What it got from logs and older sessions, where others that have older ones may be back: see `broker.merging`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
@@ -135,9 +146,8 @@ def _text(data: bytes) -> bytes:
 
 
 def before(session: Session) -> Vector:
-    """Return what was published before the subscriptions of a session: up to `top` of each origin nothing was for it. The first
-    of them is the oldest."""
-    start = next((s.start for s in session.subscriptions.values()), None)
+    """Return what was published before the subscriptions of a session: up to `top` of each origin nothing was for it."""
+    start = oldest(session)
     return {} if start is None else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
 
 
@@ -147,6 +157,8 @@ def state_of(session: Session, seen: Vector, fanout: Fanout, *, alone: bool = Fa
     state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
     state.before = before(session)
+    if (start := oldest(session)) is not None:
+        state.began, state.open = start.began, start.open & start.tops.keys()
     for number, topic_filter in enumerate(session.subscriptions):
         if topic_filter.startswith(SHARE_PREFIX):
             group, inner = split_shared(topic_filter)
@@ -186,10 +198,12 @@ def encoding(state: SessionState, subscriptions: Iterable[Told], count: int, now
     """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time; yields the steps of work that
     it took (`Turns.go`)."""
     name = (state.username or "").encode()
-    flags = (state.username is not None) | (state.owner is not None) << 1
+    flags = (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
     parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
     parts += [_text(name), _text((state.owner or "").encode())]
     parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
+    if flags & 4:
+        parts += [_BEGAN.pack(state.began, len(state.open)), *sorted(state.open)]
     parts.append(len(state.given).to_bytes(4, "big"))
     for key, ranges in state.given.items():
         ranges = ranges[-limits.MAX_GIVEN :]
@@ -280,6 +294,13 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
     state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
     state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
     state.before = decode_vector(reader.text(), now)
+    if flags & 4:
+        state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
+        if not abs(state.began) < LATEST or unsettled > len(state.before):
+            raise MalformedPacket("state of a session that began when nothing did")
+        state.open = {reader.take(16) for _ in range(unsettled)}
+        if not state.open <= state.before.keys():
+            raise MalformedPacket("state of a session with an origin that was not there when it began")
     for _ in range(reader.number(4)):
         key, ranges = reader.take(16), []
         for _ in range(reader.number(4)):
@@ -374,7 +395,8 @@ def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)
     session.ended = True
-    start = session.node.federation.positions.adopt({key: window.top for key, window in state.before.items()})
+    tops = {key: window.top for key, window in state.before.items()}
+    start = session.node.federation.positions.adopt(tops, state.began, state.open)
     shared: list[tuple[int, Subscription]] = []
     for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions, 1):
         subscription = Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier)

@@ -408,7 +408,7 @@ class Streams:
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
-        return bool(keys) and any(stream.key in keys and self.reachable(stream) for stream in self._all())
+        return bool(keys) and any(s.key in keys and not s.fed and self.reachable(s) for s in self._all())
 
     # ---------------------------------------------------------------- asking
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.journal import (
     HEADER_SIZE,
+    BeganRecord,
     Cut,
     JournalError,
     LoggedRecord,
@@ -98,6 +99,8 @@ def test_what_a_session_has(
     assert SubscribedRecord.decode(body_of(subscribed.encode(), 5)) == subscribed
     outgoing = OutgoingRecord(n, packet_id, number, qos, retain, ids, shared)
     assert OutgoingRecord.decode(body_of(outgoing.encode(), 8 if packet_id else 7)) == outgoing
+    began = BeganRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
+    assert BeganRecord.decode(body_of(began.encode(), 19)) == began
     assert decode_number(body_of(encode_end(n), 4)) == (n, b"")
     assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
     assert decode_number(body_of(encode_settled(n, ids), 11)) == (n, ids)

@@ -14,9 +14,11 @@ from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.node import Node
 from broker.origin import origin_key
-from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, PASSED, Past, answer_of, encode_ages, numbers_at, times_of
+from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, PASSED, UNKNOWN, Past, answer_of, encode_ages, numbers_at, times_of
 from broker.records import AGES
+from broker.sessionstate import SessionState
 from broker.wire.errors import MalformedPacket
+from routing.directory import Listing
 from tests.unit.link_harness import FAR, Neighbour, message, ping
 from tests.unit.node_harness import World
 
@@ -195,6 +197,52 @@ def test_a_question_and_its_answer() -> None:
     late.at = here.now - 5.0
     assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (b"", False)
     assert late.tops[key] <= 200
+
+
+def test_a_session_that_comes_while_a_question_is_answered() -> None:
+    """It began before that was asked, but the question was not for it: the next one is, with the time when it began."""
+    node = met().node
+    ask, key = node.federation.positions, origin_key(FAR, 1)
+    ask.question(key, 1, node.now)
+    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    ask.question(key, 2, node.now)
+    start = ask.adopt({key: 5, KEY: 6}, node.now - 4.0, {key, OTHER})
+    assert start is not None
+    assert start.open == {key}
+    assert ask.answered(key, 2, answer_of([], node.now), 100, more=False) == (b"", True)
+    assert (start.tops[key], start.open) == (5, {key})
+    assert times_of(ask.question(key, 3, node.now))[0] == [pytest.approx(node.now - 4.0, abs=0.01)]
+    assert ask.answered(key, 3, answer_of([40], node.now), 100, more=False) == (b"", False)
+    assert (start.tops, start.open) == ({key: 40, KEY: 6}, set())
+
+
+def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
+    """Those that share a time may be minutes apart."""
+    node = met().node
+    ask, key = node.federation.positions, origin_key(FAR, 1)
+    ask.question(key, 1, node.now)
+    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    began = [node.now - 60.0 + count for count in (5, 3, 50, 2, 40)]
+    for at in began * MOST:
+        ask.adopt({key: 5}, at, {key})
+    told = times_of(ask.question(key, 2, node.now))[0]
+    assert len(told) == MOST
+    assert min(told) == pytest.approx(min(began), abs=0.01)
+    for at, group in zip(told, ask._asked[2][1], strict=True):
+        assert at <= min(start.began for start in group) + 0.001
+
+
+def test_when_a_session_of_another_broker_began() -> None:
+    """By our clock, rather too early; nobody can say it as long as that one's is not known."""
+    node = met().node
+    positions = node.federation.positions
+    state = SessionState(began=500.0)
+    assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
+    node.federation.listings.directory.listings[b"s" * 8] = Listing(b"s" * 8, 1)
+    assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
+    positions._clocks[origin_key(b"s" * 8, 1)] = (10.0, 10.5, node.now - 100.0)
+    assert positions.arrived(state, b"s" * 8).began == pytest.approx(500.0 - 10.5 - 0.01)
+    assert positions.arrived(SessionState(), b"s" * 8).began == UNKNOWN
 
 
 @pytest.mark.parametrize("body", [b"", b"\x02" + bytes(6), bytes((MOST + 1,)) + bytes(6 * 100)])

@@ -18,6 +18,7 @@ from broker.durability import Durability
 from broker.effects import Append, Begin
 from broker.journal import (
     HEADER_SIZE,
+    BeganRecord,
     SessionRecord,
     decode_header,
     encode_frame,
@@ -28,6 +29,7 @@ from broker.journal import (
 from broker.log import Entry
 from broker.message import Message
 from broker.origin import Window, origin_key
+from broker.positions import UNKNOWN, Start, oldest
 from broker.wire import (
     Connack,
     Disconnect,
@@ -580,3 +582,62 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     assert 2 * 900 / checkpoint.STEP_ITEMS + 8000 / checkpoint.PASSED / checkpoint.STEP_ITEMS - 1 <= steps <= 12
     image = world.files.image()
     assert len(image.retained) == 900
+
+
+def opened(key: bytes) -> tuple[Durable, Start]:
+    """A session that began when a broker could not be asked."""
+    world = Durable()
+    client = keeper(world, "k")
+    client.subscribe("a", qos=1)
+    session = client.owner.session
+    start = session.subscriptions["a"].start = Start(world.now - 2.0, {key: 5}, {key}, (0, 0, 0))
+    world.durability.begins(session)
+    world.settle()
+    return world, start
+
+
+def began(world: Durable) -> Start:
+    found = oldest(world.node.sessions["k"])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool) -> None:
+    """`whole`: a checkpoint has said it once more."""
+    key = origin_key(b"x" * 8, 1)
+    world, start = opened(key)
+    if whole:
+        world.durability._begin_checkpoint()
+        world.advance(1.0)
+    world = world.again(0.5)
+    assert (began(world).tops, began(world).open, began(world).began) == ({key: 5}, {key}, start.began)
+    world.node.federation.positions.raised(key, [began(world)], 9)
+    world.settle()
+    world = world.again(0.5)
+    assert (began(world).tops, began(world).open) == ({key: 9}, set())
+
+
+@pytest.mark.parametrize("set_by", [3.0, 60.0, -60.0, float("nan")])
+def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> None:
+    """The machine was started in between, or slept: ours began to count again, and the time of day went on."""
+    key = origin_key(b"x" * 8, 1)
+    world, start = opened(key)
+    number = next(iter(world.durability.sessions))
+    offset = world.durability._wall() / 1000 - world.now
+    world.durability.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
+    world.settle()
+    found = began(world.again(0.5))
+    known = set_by == 3.0
+    assert (found.began, found.open) == (start.began if known else UNKNOWN, {key} if known else set())
+    assert found.tops == {key: 5}
+
+
+def test_a_journal_that_does_not_say_when_sessions_began() -> None:
+    key = origin_key(b"x" * 8, 1)
+    world, start = opened(key)
+    start.began = UNKNOWN
+    world.durability.begins(next(iter(world.durability.sessions.values())))
+    world.settle()
+    found = began(world.again(0.5))
+    assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ from broker.giving import behind, need_of, ranges_of, uncovered, whole
 from broker.log import Entry, MessageLog, read_link_messages
 from broker.message import Message
 from broker.origin import LAST, Ranges, Vector, Window, encode_for_links, origin_key
-from broker.positions import Start
+from broker.positions import UNKNOWN, Start
 from broker.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
 from broker.sessionstate import (
     IN_FLIGHT,
@@ -253,6 +254,35 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
         subscription.start = Start(NOW, begins, set(), (0, 0))
         world.node.fanout.subscribe(subscription, None, f"a/{number}")
     assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {KEYS[0]: 3}
+
+
+def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
+    state = SessionState("anna", 60.0, before={KEYS[0]: window(5, []), KEYS[1]: window(0, [])}, began=began)
+    state.open = set(unsettled)
+    return state
+
+
+def test_when_it_began_goes_along() -> None:
+    """And of which origins more may be older; what is not known takes no room."""
+    for unsettled in ((), KEYS[:1], KEYS[:2]):
+        found = decode_state(encode_state(begun(*unsettled), NOW), NOW)
+        assert (found.began, found.open) == (-3.5, set(unsettled))
+    found = decode_state(encode_state(begun(*KEYS, began=UNKNOWN), NOW), NOW)
+    assert (found.began, found.open) == (UNKNOWN, set())
+
+
+@pytest.mark.parametrize("state", [begun(KEYS[2]), begun(*KEYS), begun(KEYS[0], began=1e300), begun(KEYS[0], began=-1e300)])
+def test_bent_beginnings_are_refused(state: SessionState) -> None:
+    with pytest.raises(MalformedPacket):
+        decode_state(encode_state(state, NOW), NOW)
+
+
+@pytest.mark.parametrize("began", [float("nan"), float("inf"), -float("inf")])
+def test_no_session_began_at_no_time(began: float) -> None:
+    data = encode_state(begun(KEYS[0], began=7.0), NOW)
+    assert data.count(struct.pack(">d", 7.0)) == 1
+    with pytest.raises(MalformedPacket):
+        decode_state(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW)
 
 
 @given(vectors, vectors)
