@@ -329,11 +329,18 @@ class Messages:
                 continue
             old = seen.get(got.number)
             if old is not None:
-                if got.qos == 2 and old.qos == 2 and not self._strayed(client, old.epoch, got.epoch):
+                if got.qos == 2 and old.qos == 2 and not (
+                    self._strayed(client, old.epoch, got.epoch) or self._forgotten(client, sent, old, got)
+                ):
                     self.world.violation("QoS 2 twice", f"{client.name} got {self._name(sent)} twice")
                 elif old.epoch == got.epoch and (not sent.repeated or sent.qos == 2):
                     self.world.violation("duplicate", f"{client.name} got {self._name(sent)} twice")
             seen[got.number] = got
+
+    def _forgotten(self, client: SimClient, sent: Sent, old: Got, got: Got) -> bool:
+        """Whether a client had a message at the broker where it was published, which died before it acknowledged it: the
+        publisher sent it again, and the client had begun a new session, as it always does (README)."""
+        return client.clean and sent.repeated and old.session != got.session and client.visits[old.epoch][0] == sent.life
 
     def _strayed(self, client: SimClient, first: int, last: int) -> bool:
         """Whether a client has come, between two connections, to a broker that could not reach the one where it was before, or
