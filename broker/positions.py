@@ -18,11 +18,11 @@ When it began, and which origins may say more, goes with its session to the jour
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -55,6 +55,9 @@ UNSURE = 0.2
 
 DRIFT = 1e-4
 """s that two clocks may come apart in a second."""
+
+OLDER = 64
+"""points that are kept of what one origin's messages in our log are older than it says; of more, some are left out."""
 
 ASKED = 1000
 """questions whose time is kept, for all origins."""
@@ -141,7 +144,7 @@ class Past:
 class Positions:
     """The starts of the last minutes, and the clocks of origins."""
 
-    __slots__ = ("_asked", "_clocks", "_node", "_passed", "_starts", "past", "records")
+    __slots__ = ("_asked", "_clocks", "_node", "_older", "_passed", "_starts", "past", "records")
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -149,13 +152,15 @@ class Positions:
         self._starts: deque[Start] = deque()
         self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
         self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
+        self._older: dict[bytes, list[tuple[int, float]]] = {}  # origin -> when its numbers were published, at the latest (s)
         self._passed: dict[int, None] = {}  # hashes of records that have been passed on, oldest first
         self.records: dict[int, Handler] = {AGES: self._ages_received}
 
     @property
     def memory(self) -> int:
         """Bytes of memory of all starts, about."""
-        return limits.START_MEMORY * sum([1 + len(start.tops) for start in self._starts])
+        starts = sum([1 + len(start.tops) for start in self._starts])
+        return limits.START_MEMORY * (starts + sum(map(len, self._older.values())))
 
     # ---------------------------------------------------------------- subscriptions
 
@@ -313,7 +318,35 @@ class Positions:
     def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
         if entries:
-            link.send_behind(AGES, b"\0" + encode_ages(entries, now, self._node.relay.uncounted))
+            link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
+
+    def published(self, entry: Entry) -> float:
+        """Return when the newest message of an entry was published, at the latest (s). Our log says when it came here, which is
+        later for what was replayed to us, and does not count the time in which this broker was down."""
+        at = entry.at - self._node.relay.uncounted(entry.key)
+        if (points := self._older.get(entry.key)) is not None:
+            index = bisect_left(points, (entry.sequence + entry.count - 1,))
+            if index < len(points):
+                at = min(at, points[index][1])
+        return at
+
+    def _note_older(self, key: bytes, told: list[tuple[float, int]], now: float) -> None:
+        """Note when messages were published that are about to come, for those to whom we replay them."""
+        points = dict(self._older.get(key, ()))
+        for at, number in told:
+            points[number] = min(at, points.get(number, at))
+        found: list[tuple[int, float]] = []
+        at = now
+        for number in sorted(points, reverse=True):  # nothing is younger than what was published after it
+            at = min(at, points[number])
+            if at < now - limits.LOG_AGE - limits.ABSENT_TIME:
+                break
+            found.append((number, at))
+        found.reverse()
+        step = -(-len(found) // OLDER)
+        self._older[key] = found[(len(found) - 1) % step :: step] if found else []
+        if len(self._older) > limits.MAX_ORIGINS:
+            self._older = {key: points for key, points in self._older.items() if key in self._node.relay.vector}
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
         """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
@@ -357,6 +390,7 @@ class Positions:
             window = self._node.relay.vector.get(key)
             if window is None:
                 continue
+            self._note_older(key, points, now)
             for start in self._starts if window.stream is None else self._open(key):
                 if start.began == UNKNOWN:
                     continue
@@ -368,9 +402,8 @@ class Positions:
                     self.raised(key, [start], last)
 
 
-def encode_ages(entries: list[Entry], now: float, uncounted: Callable[[bytes], float] = lambda key: 0.0) -> bytes:
-    """Return how old messages are, as `Positions.aged` takes it. `uncounted`: tells how much older (s) those of an origin are
-    than their entries say."""
+def encode_ages(entries: list[Entry], now: float, published: Callable[[Entry], float] = attrgetter("at")) -> bytes:
+    """Return how old messages are, as `Positions.aged` takes it. `published`: tells when those of an entry were published (s)."""
     origins: dict[bytes, list[Entry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)
@@ -379,9 +412,8 @@ def encode_ages(entries: list[Entry], now: float, uncounted: Callable[[bytes], f
     for key, found in origins.items():
         points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
         parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
-        more = uncounted(key)
         for entry in points:
-            age = max(0, min(round((now - entry.at + more) * 1000), 0xFFFFFFFF))
+            age = max(0, min(round((now - published(entry)) * 1000), 0xFFFFFFFF))
             parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
     return b"".join(parts)
 

@@ -14,7 +14,20 @@ from broker.log import Entry, MessageLog
 from broker.message import Message
 from broker.node import Node
 from broker.origin import origin_key
-from broker.positions import MOST, NOTED, NOTES, OLD_NOTES, PASSED, UNKNOWN, Past, answer_of, encode_ages, numbers_at, times_of
+from broker.positions import (
+    MOST,
+    NOTED,
+    NOTES,
+    OLD_NOTES,
+    OLDER,
+    PASSED,
+    UNKNOWN,
+    Past,
+    answer_of,
+    encode_ages,
+    numbers_at,
+    times_of,
+)
 from broker.records import AGES
 from broker.sessionstate import SessionState
 from broker.wire.errors import MalformedPacket
@@ -263,6 +276,53 @@ def test_bent_ages(body: bytes) -> None:
     link = next(iter(world.node.federation.links.values()))
     with pytest.raises(MalformedPacket):
         world.node.federation.positions._ages_received(link, body, 1000.0)
+
+
+def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
+    """What says of messages (number, s) of an origin how old they are."""
+    sent = Message(b"t", b"x", 1, False, b"", None, None)
+    return encode_ages([Entry(key, number, b"", sent, -age) for number, age in ages], 0.0)
+
+
+def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
+    world = met()
+    key = origin_key(FAR, 1)
+    positions = world.node.federation.positions
+    link = next(iter(world.node.federation.links.values()))
+    positions._ages_received(link, b"\0" + aged(key, (8, 3.0), (10, 2.0)), world.now)
+    sent = Message(b"t", b"x", 1, False, b"", None, None)
+
+    def age(number: int, count: int = 1) -> float:
+        entry = Entry(key, number, b"", sent, world.now)
+        entry.count = count
+        return round(world.now - positions.published(entry), 3)
+
+    assert [age(7), age(8), age(9), age(10), age(11)] == [3.0, 3.0, 2.0, 2.0, 0.0]
+    assert age(9, 3) == 0.0  # 11 is one of these
+    world.advance(1.0)
+    positions._ages_received(link, b"\0" + aged(key, (9, 2.5), (10, 9.0)), world.now)
+    assert [age(7), age(9), age(10)] == [9.0, 9.0, 9.0]  # what was published before 10 is not younger
+    assert age(11) == 0.0
+
+
+def test_few_points_are_kept_of_what_is_older() -> None:
+    """Of those left out nothing is told that is too old: who subscribed before a message must get it."""
+    world = met()
+    key = origin_key(FAR, 1)
+    positions = world.node.federation.positions
+    link = next(iter(world.node.federation.links.values()))
+    told = [(number, 200.0 - number) for number in range(8, 200)]
+    for at in range(0, len(told), 10):
+        positions._ages_received(link, b"\0" + aged(key, *told[at : at + 10]), world.now)
+    points = positions._older[key]
+    assert len(points) <= OLDER
+    assert points[-1][0] == 199
+    sent = Message(b"t", b"x", 1, False, b"", None, None)
+    for number, old in told:
+        found = world.now - positions.published(Entry(key, number, b"", sent, world.now))
+        assert old - 64 < found < old + 0.002
+    positions._ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
+    assert list(positions._older) == [key]  # of an origin that nobody knows nothing is kept
 
 
 def test_ages_that_go_round_are_passed_on_once() -> None:
