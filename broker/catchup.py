@@ -6,7 +6,10 @@ not all messages in the log are covered, it is asked how old the group is; then 
 given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake; and what is for
 them stays here, though it leaves the log: large messages empty that before an answer has come behind them over a slow link.
 
-    to one broker   ASK: marks          TOLD: mark, u32 age (ms) for each
+    to one broker   ASK: u48 time, marks          TOLD: the same time, mark, u32 age (ms) for each
+
+The time (ms) is that of the question, by the clock of who asks: an answer counts from the question that it answers, though
+another one was asked since, as the group's members came and went.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
+from math import ceil
 from typing import TYPE_CHECKING
 
 from broker import limits
@@ -46,6 +50,8 @@ RETRY = 1.0
 PATIENCE = 5.0
 """and after which a group counts as new."""
 OLDEST = 0xFFFFFFFF
+TIME_SIZE = 6
+"""bytes of the time of a question."""
 _ITEM = MARK_SIZE + 4
 
 
@@ -91,8 +97,9 @@ class Asking:
         self.again: deque[tuple[float, bytes]] = deque()  # when (s) which is asked once more, in order
 
     def ask(self, mark: bytes, now: float) -> None:
-        """Ask for a group, from now on."""
-        if self.marks.get(mark) != (now, now):
+        """Ask for a group, from now on, if it is not asked for already."""
+        first, _ = self.marks.get(mark, (None, None))
+        if first is None or first < self.since:
             self.marks[mark] = (now, now)
             self.new.append(mark)
 
@@ -307,7 +314,7 @@ class Catchup:
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._federation.listings.send(broker_id, ASK, b"".join(asked))
+                    self._federation.listings.send(broker_id, ASK, encode_time(now) + b"".join(asked))
                     self._federation.hurry(now)
                 more = more or asking.due(now)
             # else: cut off before it could answer: it is asked once more when it is back, and owed the same
@@ -321,25 +328,27 @@ class Catchup:
             self.rest()
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
-        if len(body) % MARK_SIZE or len(body) > limits.MAX_CHOICES * MARK_SIZE:
+        size = len(body) - TIME_SIZE
+        if size < 0 or size % MARK_SIZE or size > limits.MAX_CHOICES * MARK_SIZE:
             raise MalformedPacket("question for the age of groups that is truncated")
-        found = []
-        for at in range(0, len(body), MARK_SIZE):
+        found = [body[:TIME_SIZE]]
+        for at in range(TIME_SIZE, len(body), MARK_SIZE):
             mark = body[at : at + MARK_SIZE]
             age = 0.0 if mark not in self._since else now - self._since[mark]
-            found.append(mark + max(0, min(OLDEST, round(age * 1000))).to_bytes(4, "big"))
+            found.append(mark + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
         self._federation.listings.send(sender, TOLD, b"".join(found))
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
-        if len(body) % _ITEM:
+        if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
             raise MalformedPacket("answer with the age of groups that is truncated")
         asking = self._asked.get(sender, Asking())
+        asked = min(now, int.from_bytes(body[:TIME_SIZE], "big") / 1000)
         marks: dict[bytes, float] = {}
-        for at in range(0, len(body), _ITEM):
+        for at in range(TIME_SIZE, len(body), _ITEM):
             mark = body[at : at + MARK_SIZE]
             if mark in asking.marks and len(marks) < ASKED:  # no more are asked for at a time
-                first = max(asking.marks.pop(mark)[0], asking.since)
-                marks[mark] = first - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+                del asking.marks[mark]
+                marks[mark] = asked - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
         if marks:
             self._jobs.append(Job(sender, marks))
             self._soon(now)
@@ -417,3 +426,7 @@ class Catchup:
                 self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
             self._federation.sharing.caught_up(job.broker, mark)
 
+
+def encode_time(now: float) -> bytes:
+    """Return the time of a question, not later than it is."""
+    return int(now * 1000).to_bytes(TIME_SIZE, "big")

@@ -16,11 +16,12 @@ from broker.choice import Choice
 from broker.fanout import Route
 from broker.message import Message
 from broker.sharing import Sharing
+from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from broker.wire.properties import Property
 from routing.share import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import quiet, run_seed
-from tests.sim.test_moving import Row
+from tests.sim.test_moving import Client, Row
 from tests.sim.world import World
 
 Patch = pytest.MonkeyPatch
@@ -396,3 +397,42 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
     row.until(lambda: not ledger.refs, 60.0)
     assert work.payloads == [b"first", b"newer", b"lost"]
     assert row.node(0).counters.shared_given_again == 1
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("after", [0.06, 0.095])
+def test_members_come_while_their_group_is_asked_for(after: float, again: bool, routing: str) -> None:
+    """The publisher's broker hears of a group and asks how old it is, 0.05 s each way. Before it has an answer it hears of
+    another member, or (`again`) that the only one left and another came. What was published after SUBACK is for them."""
+    row = Row(2, routing=routing)
+    publisher = row.connect(1, "p")
+    publisher.publish("b", b"so that something may be owed")
+    row.world.jitter = 0.0
+    row.world._base[0, 1] = row.world._base[1, 0] = 0.05
+    row.run(1.0)
+    sent = [b"%d" % number for number in range(400)]
+    at: dict[bytes, float] = {}
+
+    def publish(payload: bytes) -> None:
+        at[payload] = row.world.now
+        publisher.publish("t", payload, qos=1)
+
+    def join(client: Client) -> float:
+        client.send(Subscribe(1, [SubscriptionRequest("$share/g/t", 1)]))
+        row.until(lambda: any(isinstance(packet, Suback) for packet in client.packets))
+        return row.world.now
+
+    for number, payload in enumerate(sent):
+        row.world.after(0.001 * number, publish, payload)
+    first = row.connect(0, "first", clean=True, expiry=0)
+    begin = join(first)
+    row.run(after)
+    if again:
+        first.leave()
+    second = row.connect(0, "second", clean=True, expiry=0)
+    joined = join(second)
+    begin = joined if again else begin
+    row.run(3.0)
+    got = Counter([*first.payloads, *second.payloads])
+    assert not [payload for payload in sent if at[payload] > begin and got[payload] != 1]

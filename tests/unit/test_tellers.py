@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from broker import limits
 from broker import sharing as module
-from broker.catchup import ASK, ASKED, PATIENCE, RETRY, Asking
+from broker.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
 from broker.forms import filter_memory
 from broker.listings import GROUP, PACE, Changes
 from broker.records import ROUTED
 from broker.sharing import Sharing
 from broker.turns import PAUSE
 from broker.wire import Property
+from broker.wire.errors import MalformedPacket
 from routing.share import decode_standing, encode_standing, group_key, mark_of
 from routing.topics import split_shared
 from tests.unit.link_harness import Neighbour, bid, lone
@@ -143,7 +144,7 @@ def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: 
 
 def asked(neighbour: Neighbour) -> list[bytes]:
     """Marks that the node has asked for."""
-    bodies = [body[18:] for body in neighbour.records(ROUTED) if body[17] == ASK]
+    bodies = [body[18 + TIME_SIZE :] for body in neighbour.records(ROUTED) if body[17] == ASK]
     return [body[at : at + 6] for body in bodies for at in range(0, len(body), 6)]
 
 
@@ -174,6 +175,15 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     assert not asked(neighbour)
 
 
+@pytest.mark.parametrize("size", [0, TIME_SIZE - 1, TIME_SIZE + 1])
+def test_what_is_no_question_and_no_answer(size: int) -> None:
+    world = lone(link_timeout=60_000.0)
+    catchup = world.node.federation.catchup
+    for received in (catchup._ask_received, catchup._told_received):
+        with pytest.raises(MalformedPacket):
+            received(bid(101), bytes(size), world.now)
+
+
 def silent(world: World, seconds: float) -> None:
     for _ in range(round(10 * seconds)):
         world.advance(0.1)
@@ -181,7 +191,8 @@ def silent(world: World, seconds: float) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "answer", "wait"])), max_size=60))
 def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str]]) -> None:
-    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late, once."""
+    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late, once. To be told to ask for
+    what is asked for already changes nothing."""
     asking, now = Asking(), 0.0
     begun: dict[bytes, float] = {}
     last: dict[bytes, float] = {}
@@ -189,7 +200,8 @@ def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str
         mark = name.encode()
         if what == "ask":
             asking.ask(mark, now)
-            begun[mark], last[mark] = now, now - RETRY
+            if mark not in begun:
+                begun[mark], last[mark] = now, now - RETRY
         elif what == "answer":
             asking.marks.pop(mark, None)
             begun.pop(mark, None)
