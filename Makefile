@@ -41,7 +41,7 @@ help:
 
 run:
 	@scripts/setup venv clients
-	@exec $(PYTHON) -m broker.live --brokers $(BROKERS) $(ARGS)
+	@exec $(PYTHON) -m broker.cli.live --brokers $(BROKERS) $(ARGS)
 
 test:
 	@scripts/setup venv brokers mqttjs java

@@ -63,11 +63,11 @@ def measure(size: int) -> Growth:
 
     Raises RuntimeError: a match did not find these two.
     """
-    from broker import limits
-    from broker.config import NodeConfig
+    from broker.base import limits
+    from broker.config.node_config import NodeConfig
+    from broker.core.session import Session, Subscription
     from broker.node import Node
-    from broker.session import Session, Subscription
-    from routing.topics import split_shared
+    from routing.topic_filter import split_shared
 
     node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
     fanout = node.fanout

@@ -16,7 +16,7 @@ from bench import growth
 from bench.load import packets
 
 if TYPE_CHECKING:
-    from broker.connection import Connection
+    from broker.core.connection import Connection
     from broker.node import Node
 
 _TURNS = 5
@@ -88,7 +88,7 @@ def _wire() -> Iterator[Case]:
 
 def _trie() -> Iterator[Case]:
     """Match, insert and remove among 100,000 subscriptions."""
-    from routing.trie import SubscriptionTrie, TopicTrie
+    from routing.subscription_trie import SubscriptionTrie, TopicTrie
 
     rng = random.Random(1)
     subscriptions: SubscriptionTrie[int] = SubscriptionTrie()
@@ -155,7 +155,7 @@ def _fanout() -> Iterator[Case]:
 
 def _links() -> Iterator[Case]:
     """What a link between two brokers costs: its handshake at both ends together, until they have come up, and its records."""
-    from broker.record_layer import Cipher
+    from broker.cluster.link.record_layer import Cipher
 
     for title, proofs in (("no key", (False, False)), ("keys", (True, False)), ("keys and a secret", (True, True))):
         yield f"link handshake, both ends, {title}", 1, _handshake(*proofs)
@@ -166,9 +166,9 @@ def _links() -> Iterator[Case]:
 
 
 def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
-    from broker.broker_key import make_key
-    from broker.config import NodeConfig
-    from broker.effects import Dial
+    from broker.base.broker_key import make_key
+    from broker.config.node_config import NodeConfig
+    from broker.core.effects import Dial
     from broker.node import Node
 
     made = [make_key(bytes((number,)) * 32) for number in (1, 2)]
@@ -264,9 +264,9 @@ def _node_call(
 
     `rules`: so many topic rules are in force; `wildcards`: so many wildcard filters of another client are in place.
     """
-    from broker.access import Access
-    from broker.aclfile import parse_rules
-    from broker.config import NodeConfig
+    from broker.auth.acl_file import parse_rules
+    from broker.auth.authorization import Access
+    from broker.config.node_config import NodeConfig
     from broker.node import Node
 
     node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))

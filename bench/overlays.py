@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from broker.overlays import DELTA, GAMMA, THROUGH
-from routing.overlay import Graph
+from broker.cluster.strategy.source_trees import DELTA, GAMMA, THROUGH
+from routing.shortest_paths import Graph
 
 Edge = tuple[int, int]
 

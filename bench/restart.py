@@ -14,13 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from broker.config import NodeConfig
-from broker.connection import Nowhere
-from broker.disk import Disk
-from broker.durability import Durability
-from broker.effects import Append, Begin, Discard
-from broker.message import Message
+from broker.config.node_config import NodeConfig
+from broker.core.connection import Nowhere
+from broker.core.effects import Append, Begin, Discard
+from broker.core.message import Message
+from broker.io.journal_writer import Disk
 from broker.node import Node
+from broker.persistence.journal import Durability
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connect, Subscribe, SubscriptionRequest
 

@@ -17,7 +17,7 @@ from bench import checked, runtable
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
 from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
-from broker.configfile import ConfigError, ConfigFile, KeyPath, kind_of
+from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent / "scenarios"
 KEYS = (

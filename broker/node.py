@@ -13,15 +13,25 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from broker import limits, unsent
-from broker.accept import Handshake
-from broker.access import Access, Permissions
-from broker.authentication import Method
-from broker.client import Client
-from broker.config import NodeConfig
-from broker.connection import Connection, Nowhere, Transport
-from broker.counters import Counters
-from broker.effects import (
+from broker.auth.authorization import Access, Permissions
+from broker.auth.enhanced_auth import Method
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.base.log_limit import LogLimit
+from broker.base.rate_limit import Rate
+from broker.base.timer_wheel import GRAIN, Wheel
+from broker.base.turns import Rest, Turns
+from broker.cluster.cluster import Federation
+from broker.cluster.link.link import Link
+from broker.cluster.retained_sync import kept
+from broker.config.node_config import NodeConfig
+from broker.core import unsent
+from broker.core.client import Client
+from broker.core.connect import Handshake
+from broker.core.connection import Connection, Nowhere, Transport
+from broker.core.dispatcher import Fanout
+from broker.core.durable_session import KeptSession
+from broker.core.effects import (
     Append,
     Authenticate,
     AuthorizePublish,
@@ -36,29 +46,20 @@ from broker.effects import (
     TailSync,
     TailWrite,
 )
-from broker.fanout import Fanout
-from broker.federation import Federation
-from broker.keptsession import KeptSession
-from broker.link import Link
-from broker.log_limit import LogLimit
-from broker.memory import Memory
-from broker.message import Message, message_of
-from broker.predecessor import Predecessors
-from broker.rate import Rate
-from broker.retained import RetainedStore
-from broker.retained_feed import RetainedFeeds
-from broker.retention import kept
-from broker.session import NEVER, Session
-from broker.turns import Rest, Turns
-from broker.wheel import GRAIN, Wheel
+from broker.core.memory_limit import Memory
+from broker.core.message import Message, message_of
+from broker.core.predecessor import Predecessors
+from broker.core.retained_feed import RetainedFeeds
+from broker.core.retained_store import RetainedStore
+from broker.core.session import NEVER, Session
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect, Will
 from broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from broker.drain import Drain
-    from broker.durability import Durability
+    from broker.cluster.drain import Drain
+    from broker.persistence.journal import Durability
 
 
 RULED_AT_ONCE, RULED_WORK = 100, 8
@@ -246,7 +247,7 @@ class Node:
             self.durability.clock_set(step)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
-        """Give the answer to an effect (see `broker.effects` for what each expects)."""
+        """Give the answer to an effect (see `effects` for what each expects)."""
         self.now = now
         match effect:
             case Authenticate():
@@ -277,7 +278,7 @@ class Node:
                 pass
 
     def tick(self, now: float) -> None:
-        """Do what is due, as much of it as goes into one turn (`broker.turns`); what is left is due at once."""
+        """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at once."""
         self.now = now
         self.current = None
         self.federation.awake(now)

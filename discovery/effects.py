@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from discovery.address import Address
 from discovery.announcement import ID_BYTES, MAX_CLUSTER, MAX_NAME, check_text
-from discovery.static import MAX_SEEDS
+from discovery.seeds import MAX_SEEDS
 
 
 class State(StrEnum):
@@ -107,7 +107,7 @@ class MembershipConfig:
     forget_after: float = 300.0
     clock_window: float = 60.0
     full_mesh: int | None = None
-    """Other brokers up to which there is a link to each (`discovery.ring`); None: any number."""
+    """Other brokers up to which there is a link to each (`neighbour_selection`); None: any number."""
 
     def __post_init__(self) -> None:
         if not self.cluster:

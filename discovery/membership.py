@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from discovery.address import Address
 from discovery.announcement import ID_BYTES, Announcement
+from discovery.announcement_filter import Gate
 from discovery.beacon import Beacon
 from discovery.dialler import NEVER, Target
 from discovery.effects import (
@@ -30,9 +31,8 @@ from discovery.effects import (
     Surplus,
     check_identity,
 )
-from discovery.gate import Gate
-from discovery.ring import Ring
-from discovery.roster import Member, Roster
+from discovery.member_table import Member, Roster
+from discovery.neighbour_selection import Ring
 
 DISCOVERY_STRETCH = 5.0
 """Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker from its tree."""

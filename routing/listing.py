@@ -1,4 +1,4 @@
-"""What one broker says of itself, as it is kept and as it is written (routing/directory.py). Pure."""
+"""What one broker says of itself, as it is kept and as it is written (link_state.py). Pure."""
 
 from __future__ import annotations
 

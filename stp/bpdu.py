@@ -19,7 +19,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from stp.vector import ID_BYTES, MAX_COST_US, RootVector
+from stp.priority_vector import ID_BYTES, MAX_COST_US, RootVector
 
 __all__ = ["MAX_CHANGES", "VERSION", "Bpdu", "BpduError", "ChangeNumber", "Role", "SeqRequest", "decode", "encode"]
 

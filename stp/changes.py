@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stp.bpdu import ChangeNumber, Role
-from stp.vector import RootVector
+from stp.priority_vector import RootVector
 
 __all__ = ["Change", "ChangeLog", "ForwardingChanged", "RoleChanged", "RootChanged", "TopologyChange"]
 

@@ -7,7 +7,7 @@ import math
 from stp.bpdu import Bpdu, Role, SeqRequest
 from stp.config import TreeConfig
 from stp.ports import Port
-from stp.vector import MAX_COST_US, FeasibilityTable, RootVector
+from stp.priority_vector import MAX_COST_US, FeasibilityTable, RootVector
 
 __all__ = ["Claims"]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
-from stp.vector import AddressKey, Identity, RootVector, address_key, same_root
+from stp.priority_vector import AddressKey, Identity, RootVector, address_key, same_root
 
 __all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
 

@@ -22,8 +22,7 @@ from stp.changes import Change, ChangeLog, ForwardingChanged, RoleChanged, RootC
 from stp.claims import Claims
 from stp.config import TreeConfig
 from stp.ports import Port
-from stp.transmit import Transmission
-from stp.vector import (
+from stp.priority_vector import (
     MAX_COST_US,
     Identity,
     RootVector,
@@ -33,6 +32,7 @@ from stp.vector import (
     seq_newer,
     to_tenths,
 )
+from stp.transmit import Transmission
 
 __all__ = ["Change", "ForwardingChanged", "RoleChanged", "RootChanged", "TopologyChange", "Tree", "TreeConfig"]
 

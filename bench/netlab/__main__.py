@@ -17,7 +17,7 @@ from bench import checked
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
-from broker.configfile import ConfigError
+from broker.config.yaml_file import ConfigError
 
 PORT = 7000
 _CHUNK = bytes(65536)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from broker.configfile import ConfigError, ConfigFile, KeyPath
+from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath
 
 MAX_BROKERS = 50
 """More processes than that on one machine measure the machine only."""

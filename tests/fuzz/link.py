@@ -3,17 +3,30 @@ everything that it is told on."""
 
 from __future__ import annotations
 
-from broker import limits
-from broker.message import Stamp
-from broker.origin import encode_stamp, origin_key
-from broker.records import ASK_SEEN, BPDU, DIGEST, DONE, FETCH, LIST, MEMBERS, ORIGINS, PARTS, PING, SEEN, WANT
+from broker.base import limits
+from broker.cluster.link.codec import encode_stamp, origin_key
+from broker.cluster.link.control_records import (
+    ASK_SEEN,
+    BPDU,
+    DIGEST,
+    DONE,
+    FETCH,
+    LIST,
+    MEMBERS,
+    ORIGINS,
+    PARTS,
+    PING,
+    SEEN,
+    WANT,
+)
+from broker.core.message import Stamp
 from broker.wire import Connack, encode_packet
 from broker.wire.varint import encode_varint
 from discovery.address import Address
 from discovery.gossip import encode_members
 from stp import bpdu as bpdus
 from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
-from stp.vector import RootVector
+from stp.priority_vector import RootVector
 from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import World
 from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of

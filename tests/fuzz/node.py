@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker import limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.client import Client
-from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Hooks
-from broker.link import Link
-from broker.message import size_of
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.link.link import Link
+from broker.core.client import Client
+from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Hooks
+from broker.core.message import size_of
+from broker.core.session import RELEASED
 from broker.node import Node
-from broker.session import RELEASED
 from broker.wire import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.packets import Auth, Connack, Disconnect, Packet
 from broker.wire.properties import Property
 from broker.wire.reader import PacketReader
-from routing.topics import split_shared
+from routing.topic_filter import split_shared
 from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import FakeClient, World
 

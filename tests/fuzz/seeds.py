@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.proxy import SIGNATURE
+from broker.io.proxy_protocol import SIGNATURE
 from broker.wire.encode import encode_packet
 from discovery.address import Address
 from discovery.announcement import Announcement

@@ -10,12 +10,13 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from broker import limits, proxy
-from broker.admin import _REASONS, AdminProtocol, parse_request
-from broker.config import NodeConfig
-from broker.connection import packet_size
+from broker.base import limits
+from broker.cluster.link.record_layer import RecordLayer
+from broker.config.node_config import NodeConfig
+from broker.core.connection import packet_size
+from broker.io import proxy_protocol
+from broker.io.admin_http import _REASONS, AdminProtocol, parse_request
 from broker.node import Node
-from broker.record_layer import RecordLayer
 from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
 from broker.wire.reader import PacketReader
 from discovery import announcement
@@ -207,13 +208,13 @@ def proxy_header(data: bytes) -> None:
     """A PROXY header as the driver reads it, piece by piece: nothing but ProxyError, never a byte more than the header."""
     seen = 0
     try:
-        while number := proxy.wanted(data[:seen]):
+        while number := proxy_protocol.wanted(data[:seen]):
             check(0 < number <= 4096, f"{number} bytes are wanted")
             if seen + number > len(data):
                 return
             seen += number
-        header = proxy.parse(data[:seen])
-    except proxy.ProxyError as error:
+        header = proxy_protocol.parse(data[:seen])
+    except proxy_protocol.ProxyError as error:
         check(str(error).isprintable(), "an error that is more than one line")
         return
     finally:
@@ -226,7 +227,7 @@ def proxy_header(data: bytes) -> None:
 
 
 def _wants(data: bytes) -> bool:
-    return proxy.wanted(data) > 0
+    return proxy_protocol.wanted(data) > 0
 
 
 # ------------------------------------------------------------------ HTTP

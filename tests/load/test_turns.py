@@ -10,29 +10,29 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.answers import ASK
-from broker.assignments import DECLINE, REPORT
-from broker.giving import MERGE, PART, REQUEST, REST, TAKE, say
-from broker.ledger import encode_refs
-from broker.listings import CLIENT, GROUP, INTEREST
-from broker.log import Entry
-from broker.message import Message
-from broker.origin import Window, encode_for_links, encode_vector, origin_key
-from broker.ownership import ANONYMOUS, KEPT, digest
-from broker.ownership import Entry as Posted
-from broker.parts import PART_SIZE, split
-from broker.records import DIRECTORY, ROUTED, SEEN
-from broker.sessionstate import WAITING, Item, SessionState, encode_state
-from broker.takeover import CLOSING, RESTING
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.delivery.answers import ASK
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.link.codec import Window, encode_for_links, encode_vector, origin_key
+from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from broker.cluster.sessions.handover import MERGE, PART, REQUEST, REST, TAKE, say
+from broker.cluster.sessions.pending_takeover import CLOSING, RESTING
+from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from broker.cluster.sessions.session_parts import PART_SIZE, split
+from broker.cluster.sharing.assignment_ledger import encode_refs
+from broker.cluster.sharing.assignments import DECLINE, REPORT
+from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from broker.core.message import Message
+from broker.core.session_owner import ANONYMOUS, KEPT, digest
+from broker.core.session_owner import Entry as Posted
 from broker.wire import Property, Publish, Subscribe, SubscriptionRequest, Will, encode_packet
 from broker.wire.properties import MOST
-from routing.directory import ASK as ASK_LISTING
-from routing.directory import LISTING
+from routing.group_selection import encode_standing, group_key, mark_of
+from routing.link_state import ASK as ASK_LISTING
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
-from routing.share import encode_standing, group_key, mark_of
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet

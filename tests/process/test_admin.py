@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import admin as admin_module
-from broker.admin import Admin, AdminProtocol, listen, parse_request, same_machine
-from broker.config import NodeConfig
-from broker.drain import Drain, DrainOptions
-from broker.durability import BROKEN, Durability
+from broker.cli.status import render
+from broker.cluster.drain import Drain, DrainOptions
+from broker.config.node_config import NodeConfig
+from broker.io import admin_http as admin_module
+from broker.io.admin_http import Admin, AdminProtocol, listen, parse_request, same_machine
+from broker.io.readiness import Readiness
 from broker.node import Node
-from broker.readiness import Readiness
-from broker.status import render
+from broker.persistence.journal import BROKEN, Durability
 
 SHAPE = {
     "id", "name", "listen", "cluster", "state", "capability", "root", "root_address", "path_cost_ms", "parent", "epoch",

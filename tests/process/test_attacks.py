@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.origin import origin_key
-from discovery.multicast import GROUP, PORT
+from broker.cluster.link.codec import origin_key
+from discovery.drivers.multicast import GROUP, PORT
 from tests.process.brokers import Broker, Client, Cluster, clients, until
 from tests.process.stranger import Stranger
 from tests.process.test_federation import overhear, secret_file

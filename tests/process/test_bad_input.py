@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.broker_key import make_key
-from broker.handshake import IDENTITY
-from broker.link_keys import NONCE_BYTES, transcript
-from broker.origin import LAST
-from broker.records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
-from broker.versions import NEWEST
+from broker.base import limits
+from broker.base.broker_key import make_key
+from broker.base.link_keys import NONCE_BYTES, transcript
+from broker.cluster.link.codec import LAST
+from broker.cluster.link.control_records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
+from broker.cluster.link.handshake import IDENTITY
+from broker.cluster.link.versions import NEWEST
 from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
 from broker.wire.properties import Property
 from broker.wire.reader import PacketReader

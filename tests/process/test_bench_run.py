@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
 from bench import cli, rundir, runner, scenario
 from bench.netlab import owner
-from broker.configfile import ConfigFile
+from broker.config.yaml_file import ConfigFile
 
 PATIENCE = 90.0
 SCENARIO = """

@@ -22,7 +22,7 @@ import pytest
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
-from broker.status import StatusError, fetch
+from broker.cli.status import StatusError, fetch
 from discovery.address import Address
 from tests.ports import free_ports, ports_in_a_row
 
@@ -349,7 +349,7 @@ def gone(brokers: list[psutil.Process]) -> bool:
 
 
 def live(port: int, cluster: str) -> tuple[str, ...]:
-    return ("broker.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
+    return ("broker.cli.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
 
 
 ROOT = re.compile(r"3 of 3 brokers answer, cluster \S+, the root is (\d+)\n.*\n  kill -9 (\d+)    # the root: (\d+)\n", re.DOTALL)
@@ -442,7 +442,7 @@ def test_live_refuses_a_busy_port() -> None:
 
 @pytest.mark.parametrize("words", [["--brokers", "0"], ["--brokers", "x"], ["--port", "65535"], ["--cluster", ""]])
 def test_live_refuses_bad_input(words: list[str]) -> None:
-    command = [sys.executable, "-m", "broker.live", *words]
+    command = [sys.executable, "-m", "broker.cli.live", *words]
     if words[0] == "--cluster":
         command += ["--port", str(ports_in_a_row(3)[0])]
     found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -15,9 +15,9 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broker.link_keys import cluster_key
+from broker.base.link_keys import cluster_key
 from discovery.announcement import decode
-from discovery.multicast import GROUP, PORT
+from discovery.drivers.multicast import GROUP, PORT
 from tests.process.brokers import PATIENCE, Broker, Client, Cluster, Mosquitto, clients, mosquitto_pub, repeated, until
 
 Make = Callable[..., Client]

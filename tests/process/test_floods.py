@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker import limits
+from broker.base import limits
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Puback, Publish, Suback, Subscribe, SubscriptionRequest
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.identity import DataDir
-from broker.journal import encode_header
+from broker.config.data_dir import DataDir
+from broker.persistence.records import encode_header
 from tests.ports import free_ports
 from tests.process.brokers import PATIENCE, Broker, Cluster, clients, until
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from broker.logs import JsonLines, OneLine
+from broker.base.log_format import JsonLines, OneLine
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, until
 

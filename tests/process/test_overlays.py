@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.overlays import THROUGH
-from broker.status import render
+from broker.cli.status import render
+from broker.cluster.strategy.source_trees import THROUGH
 from tests.process.brokers import Broker, Client, Cluster, clients, star_of, until
 
 MESSAGES = 200

@@ -29,10 +29,10 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from broker import plugins as broker_plugins
-from broker import server as broker_server
-from broker.server import Broker
-from broker.settings import FederationSettings
+from broker.compat import broker as broker_server
+from broker.compat import plugins as broker_plugins
+from broker.compat.broker import Broker
+from broker.config.options import FederationSettings
 from broker.wire import (
     Connack,
     Connect,
@@ -1120,7 +1120,7 @@ async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
 
 
 async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.limits.MAX_MISSED", 3)
+    monkeypatch.setattr("broker.base.limits.MAX_MISSED", 3)
     async with running() as broker:
         port = broker.ports["default"]
         for name, version in (("four", 4), ("five", 5)):
@@ -1177,7 +1177,7 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
 
 
 async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("broker.limits.PLUGIN_ANSWER", 0.5)
+    monkeypatch.setattr("broker.base.limits.PLUGIN_ANSWER", 0.5)
     async with running({own(Silent): {}}) as broker:
         port = broker.ports["default"]
         async with raw(port, "never") as refused:
@@ -1223,7 +1223,7 @@ FLOOD = 8 * 1024 * 1024
     [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
 )
 async def test_who_keeps_sending_hears_why_he_is_closed(monkeypatch: pytest.MonkeyPatch, bad: bytes, reason: int) -> None:
-    monkeypatch.setattr("broker.limits.LINGER", PATIENCE)
+    monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
     async with running() as broker, raw(broker.ports["default"], "c", version=5) as client:
         client.writer.write(bad + bytes(FLOOD))
         last = await client.receive()
@@ -1235,7 +1235,7 @@ async def test_who_keeps_sending_hears_why_he_is_closed(monkeypatch: pytest.Monk
 
 
 async def test_who_keeps_sending_hears_why_he_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.limits.LINGER", PATIENCE)
+    monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
     async with running({own(Auth): {}}) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer, 5)
@@ -1247,7 +1247,7 @@ async def test_who_keeps_sending_hears_why_he_is_not_let_in(monkeypatch: pytest.
 
 
 async def test_who_does_not_close_is_closed(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
-    monkeypatch.setattr("broker.limits.LINGER", 0.05)
+    monkeypatch.setattr("broker.base.limits.LINGER", 0.05)
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
     async with running(listeners={"default": listener(max_connections=1), "secure": tls}) as broker:
         async with raw(broker.ports["default"], "c", version=5) as client:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import limits
+from broker.base import limits
 from broker.wire import Puback, Publish, Pubrec, Pubrel
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property

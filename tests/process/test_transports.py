@@ -19,11 +19,11 @@ from amqtt.contexts import ListenerConfig
 from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
-from broker.configfile import ConfigError, ConfigFile
-from broker.listening import ListenerOptions, OptionError, check_options, split_options, unix_path
-from broker.proxy import SIGNATURE
-from broker.server import Broker
-from broker.settings import FederationSettings, TlsSettings
+from broker.compat.broker import Broker
+from broker.config.listener_options import ListenerOptions, OptionError, check_options, split_options, unix_path
+from broker.config.options import FederationSettings, TlsSettings
+from broker.config.yaml_file import ConfigError, ConfigFile
+from broker.io.proxy_protocol import SIGNATURE
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, encode_packet
 from tests.process.certificates import Authority
 
@@ -351,7 +351,7 @@ async def test_without_a_header_nobody_is_let_in(data: bytes) -> None:
 
 
 async def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.limits.PROXY_TIMEOUT", 0.1)
+    monkeypatch.setattr("broker.base.limits.PROXY_TIMEOUT", 0.1)
     async with running(lb=PROXIED) as broker:
         held = [await asyncio.open_connection("127.0.0.1", broker.ports["lb"]) for _ in range(20)]
         for _, writer in held[:10]:
@@ -359,7 +359,7 @@ async def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         for streams in held:
             await refused(streams)
         assert broker.node.counters.proxy_garbage == 20
-        monkeypatch.setattr("broker.limits.PROXY_TIMEOUT", PATIENCE)
+        monkeypatch.setattr("broker.base.limits.PROXY_TIMEOUT", PATIENCE)
         gone = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         gone[1].close()  # a health check: nobody's fault
         server = broker._servers["lb"].instance
@@ -482,7 +482,7 @@ def test_paths_that_are_none(bind: str) -> None:
     ],
 )
 def test_configuration_errors_are_one_line(text: str, line: str) -> None:
-    from broker.amqtt_config import read_config
+    from broker.compat.config import read_config
 
     with pytest.raises(ConfigError) as raised:
         read_config(ConfigFile.parse("c.yaml", text))
@@ -490,7 +490,7 @@ def test_configuration_errors_are_one_line(text: str, line: str) -> None:
 
 
 def test_where_brokers_dial(server_files: dict[str, str]) -> None:
-    from broker.amqtt_config import describe_listeners, exposed, link_listener, read_config
+    from broker.compat.config import describe_listeners, exposed, link_listener, read_config
 
     listeners = {
         "default": {"bind": "unix:/run/x"},

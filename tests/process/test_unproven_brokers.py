@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.users import entries
+from broker.auth.users_file import entries
 from tests.process.brokers import Client, Cluster, clients, until
 from tests.process.test_federation import alone, secret_file
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.users import entries
+from broker.auth.users_file import entries
 from broker.wire import Connack, Connect, Decoder, encode_packet
 from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from math import inf
 
-from broker import limits
-from broker.link import Link
-from broker.relay import Relay
-from stp.vector import RootVector, better_root
+from broker.base import limits
+from broker.cluster.delivery.forwarder import Relay
+from broker.cluster.link.link import Link
+from stp.priority_vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from broker.listings import CLIENT
+from broker.cluster.strategy.directory import CLIENT
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.packets import (

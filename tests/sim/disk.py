@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from broker.durability import Durability
-from broker.effects import Effect
+from broker.core.effects import Effect
 from broker.node import Node
+from broker.persistence.journal import Durability
 from tests.sim.clients import SimClient
 from tests.sim.world import Host, World
 from tests.unit.journal_harness import DiskEffect, Files

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker import limits
+from broker.base import limits
 from tests.sim.checkers import (
     Meetings,
     Messages,

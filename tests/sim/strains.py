@@ -19,8 +19,8 @@ import random
 from math import inf
 from typing import Any
 
-from broker import limits
-from broker.drain import DrainOptions
+from broker.base import limits
+from broker.cluster.drain import DrainOptions
 from tests.sim.checkers import Messages, moves
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.backpressure import Backpressure
-from broker.connection import Connection
+from broker.base import limits
+from broker.cluster.remote_flow_control import Backpressure
+from broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.client import Client
-from broker.effects import Datagram
-from broker.federation import Federation
-from broker.listings import CLIENT
-from broker.log import Entry, MessageLog
-from broker.message import Message
+from broker.base import limits
+from broker.cluster.cluster import Federation
+from broker.cluster.delivery.forwarder import Relay
+from broker.cluster.delivery.replay_log import Entry, MessageLog
+from broker.cluster.delivery.resync import Repair
+from broker.cluster.link.codec import Window
+from broker.cluster.strategy.directory import CLIENT
+from broker.core.client import Client
+from broker.core.effects import Datagram
+from broker.core.message import Message
 from broker.node import Node
-from broker.origin import Window
-from broker.relay import Relay
-from broker.repair import Repair
 from discovery.membership import Membership
-from routing.trie import SubscriptionTrie, TopicTrie
+from routing.subscription_trie import SubscriptionTrie, TopicTrie
 from stp.bpdu import Role
-from stp.vector import RootVector
+from stp.priority_vector import RootVector
 from tests.sim.checkers import (
     Meetings,
     Messages,

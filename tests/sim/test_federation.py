@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.records import PING, encode_record
+from broker.cluster.link.control_records import PING, encode_record
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Connect
 from broker.wire.properties import Property

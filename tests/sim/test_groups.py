@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.catchup import Catchup
-from broker.choice import Choice
-from broker.fanout import Route
-from broker.message import Message
-from broker.sharing import Sharing
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.sharing.catchup import Catchup
+from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.core.dispatcher import Route
+from broker.core.message import Message
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from broker.wire.properties import Property
-from routing.share import Own
+from routing.group_selection import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import quiet, run_seed
 from tests.sim.test_moving import Client, Row

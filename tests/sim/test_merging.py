@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.listings import CLIENT
-from broker.takeover import SETTLING
+from broker.cluster.sessions.pending_takeover import SETTLING
+from broker.cluster.strategy.directory import CLIENT
 from broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
 from tests.sim.test_moving import Client, Row

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.giving import COMPLETE_TIME
-from broker.moving import SLICE
+from broker.base import limits
+from broker.cluster.delivery.gap_recovery import Streams
+from broker.cluster.sessions.handover import COMPLETE_TIME
+from broker.cluster.sessions.takeover import SLICE
+from broker.cluster.strategy.subscription_barrier import Propagation
 from broker.node import Node
-from broker.propagation import Propagation
-from broker.streams import Streams
 from broker.wire import (
     Connack,
     Connect,

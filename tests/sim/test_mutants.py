@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from broker import limits, release
-from broker.assignments import Assignments
-from broker.backpressure import Backpressure
-from broker.fanout import Fanout
-from broker.log import NEVER, MessageLog
-from broker.merging import Merging
-from broker.moving import Moving
-from broker.propagation import Propagation
-from broker.release import Release
-from broker.repeats import Repeats
-from broker.session import Session
-from broker.streams import Streams
-from broker.whereabouts import Whereabouts
+from broker.base import limits
+from broker.cluster.delivery import paced_release
+from broker.cluster.delivery.gap_recovery import Streams
+from broker.cluster.delivery.paced_release import Release
+from broker.cluster.delivery.replay_log import NEVER, MessageLog
+from broker.cluster.remote_flow_control import Backpressure
+from broker.cluster.sessions.delivered_ranges import Repeats
+from broker.cluster.sessions.merge import Merging
+from broker.cluster.sessions.takeover import Moving
+from broker.cluster.sessions.whereabouts import Whereabouts
+from broker.cluster.sharing.assignments import Assignments
+from broker.cluster.strategy.subscription_barrier import Propagation
+from broker.core.dispatcher import Fanout
+from broker.core.session import Session
 from tests.sim import test_durability
 from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
@@ -172,7 +173,7 @@ def trims_what_neighbours_lack(patch: Patch) -> None:
 
 def holds_nobody_back(patch: Patch) -> None:
     """All that is held is delivered at once, and nobody waits for those who get it."""
-    patch.setattr(release, "STEP", 1 << 30)
+    patch.setattr(paced_release, "STEP", 1 << 30)
     patch.setattr(Release, "_behind", lambda self, *_: False)
     for name in ("note", "note_for", "hold_origin"):
         patch.setattr(Backpressure, name, lambda self, *_: None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access import Access
-from broker.listings import CLIENT
-from broker.ownership import ANONYMOUS, decode_entry
+from broker.auth.authorization import Access
+from broker.cluster.strategy.directory import CLIENT
+from broker.core.session_owner import ANONYMOUS, decode_entry
 from tests.sim.test_moving import Client, Row
 
 

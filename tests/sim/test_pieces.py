@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker import listings
+from broker.cluster.strategy import directory
 from tests.sim.__main__ import play
 
 
 @pytest.fixture(autouse=True)
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if each broker told of thousands of sessions, filters and groups each time."""
-    monkeypatch.setattr(listings, "MANY", 0)
-    monkeypatch.setattr(listings, "LATER", 1)
+    monkeypatch.setattr(directory, "MANY", 0)
+    monkeypatch.setattr(directory, "LATER", 1)
 
 
 @pytest.mark.parametrize("seed", range(193_001_000, 193_001_010))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.answers import ANSWER, PIECE
-from broker.link import Link
-from broker.listings import Listings
-from broker.positions import Positions
-from broker.streams import PATIENCE
+from broker.cluster.delivery.answers import ANSWER, PIECE
+from broker.cluster.delivery.gap_recovery import PATIENCE
+from broker.cluster.delivery.subscription_start import Positions
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.directory import Listings
 from broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed

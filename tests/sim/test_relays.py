@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from broker.listings import INTEREST, LINK
+from broker.cluster.strategy.directory import INTEREST, LINK
 from tests.sim.clients import SimClient
 from tests.sim.schedule import Schedule
 from tests.sim.world import Host

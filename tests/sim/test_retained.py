@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.digests import Mark, place_of
-from broker.message import Message
+from broker.base import limits
+from broker.core.message import Message
+from broker.core.retained_index import Mark, place_of
 from broker.node import Node
 from tests.sim.checkers import bound_faults
 from tests.sim.clients import Ledger, Sent, SimClient

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from broker import limits
-from discovery.ring import REVIEW, SURPLUS_AFTER
+from broker.base import limits
+from discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
 from tests.sim.checkers import directory_faults
 from tests.sim.scale import Scale
 from tests.sim.world import Host

@@ -11,11 +11,11 @@ import random
 
 import pytest
 
-from broker import sharing
-from broker.assignments import Assignments
-from broker.catchup import Catchup
-from broker.custody import Custody
-from broker.drain import DrainOptions
+from broker.cluster.drain import DrainOptions
+from broker.cluster.sharing import shared_subscriptions
+from broker.cluster.sharing.assignments import Assignments
+from broker.cluster.sharing.catchup import Catchup
+from broker.cluster.sharing.custody import Custody
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.groups import check_group
@@ -159,7 +159,7 @@ def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None
 def test_groups_that_are_looked_at_one_by_one(pace: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a broker that tells of very many are: brokers die, are cut off and come back meanwhile."""
     for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
-        monkeypatch.setattr(sharing, name, value)
+        monkeypatch.setattr(shared_subscriptions, name, value)
     assert not Play(seed).run()
 
 

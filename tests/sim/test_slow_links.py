@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.drain import DrainOptions
-from broker.giving import COMPLETE_TIME
+from broker.base import limits
+from broker.cluster.drain import DrainOptions
+from broker.cluster.sessions.handover import COMPLETE_TIME
 from broker.wire import Property, Publish
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from broker import limits
+from broker.base import limits
 from tests.sim.strains import Strain, run_strain
 
 SEEDS = int(os.environ.get("SEEDS", "2"))

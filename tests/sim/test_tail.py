@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from broker import limits
+from broker.base import limits
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.test_federation import Event, Scene, kill, part, start

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker import propagation
-from broker.listings import Listings
-from broker.overlays import Overlays
-from broker.streams import BREAK, CHANGED
+from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
+from broker.cluster.strategy import subscription_barrier
+from broker.cluster.strategy.directory import Listings
+from broker.cluster.strategy.source_trees import Overlays
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start
@@ -113,7 +113,7 @@ class Unheard(Meshed):
             self.world.after(at, publisher.publish, "new/x", 2)
 
 
-@pytest.mark.parametrize("wait", (0.3, propagation.WAIT), ids=("SUBACK at once", "SUBACK when all know"))
+@pytest.mark.parametrize("wait", (0.3, subscription_barrier.WAIT), ids=("SUBACK at once", "SUBACK when all know"))
 @pytest.mark.parametrize(
     "events",
     (
@@ -126,7 +126,7 @@ class Unheard(Meshed):
 )
 def test_a_relay_that_has_not_heard(events: list[Event], wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is published after SUBACK arrives, also if the relay had not heard by then, drops it, and sends newer messages."""
-    monkeypatch.setattr(propagation, "WAIT", wait)
+    monkeypatch.setattr(subscription_barrier, "WAIT", wait)
     scene = Unheard(1, events)
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)

@@ -16,8 +16,8 @@ import pytest
 
 from stp.bpdu import Bpdu, Role, decode, encode
 from stp.changes import RoleChanged
+from stp.priority_vector import Identity, RootVector, same_root
 from stp.tree import Tree, TreeConfig
-from stp.vector import Identity, RootVector, same_root
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 ONLY = os.environ.get("SEED")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker.fanout import topic_of
+from broker.core.dispatcher import topic_of
 from tests.sim.clients import Sent
 from tests.sim.world import Host, World
 

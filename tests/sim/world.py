@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from broker.config import NodeConfig
-from broker.connection import Connection
-from broker.drain import Drain, DrainOptions
-from broker.effects import Authenticate, Datagram, Dial
+from broker.cluster.drain import Drain, DrainOptions
+from broker.config.node_config import NodeConfig
+from broker.core.connection import Connection
+from broker.core.effects import Authenticate, Datagram, Dial
 from broker.node import Node
 from discovery.announcement import bind
 

@@ -6,16 +6,16 @@ import io
 import random
 from typing import Any
 
-from broker.config import NodeConfig
-from broker.durability import Durability
-from broker.effects import Append, Begin, Discard, Effect, TailDrop, TailRead, TailSync, TailWrite
-from broker.journal import HEADER_SIZE, Cut, began_anew, decode_header, encode_header, read_frames
-from broker.message import Message
+from broker.config.node_config import NodeConfig
+from broker.core.effects import Append, Begin, Discard, Effect, TailDrop, TailRead, TailSync, TailWrite
+from broker.core.message import Message
+from broker.core.session import RELEASED, Repeat, Session
 from broker.node import Node
-from broker.recovery import Image
-from broker.segment import read_frames as read_segment
-from broker.session import RELEASED, Repeat, Session
-from broker.tail import TailLoaded
+from broker.persistence.journal import Durability
+from broker.persistence.log_tail import TailLoaded
+from broker.persistence.records import HEADER_SIZE, Cut, began_anew, decode_header, encode_header, read_frames
+from broker.persistence.recovery import Image
+from broker.persistence.tail_segment import read_frames as read_segment
 from tests.unit.node_harness import World
 
 ID = b"brokerid"

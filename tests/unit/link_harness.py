@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.link import Link
-from broker.origin import encode_origin, encode_vector, origin_key
-from broker.records import BPDU, SEEN, decode_records, encode_record
-from broker.repair import FETCH_TIME
-from broker.versions import NEWEST
+from broker.cluster.delivery.resync import FETCH_TIME
+from broker.cluster.link.codec import encode_origin, encode_vector, origin_key
+from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
+from broker.cluster.link.link import Link
+from broker.cluster.link.versions import NEWEST
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -16,7 +16,7 @@ from broker.wire.reader import PacketReader
 from broker.wire.varint import encode_varint
 from stp import bpdu as bpdus
 from stp.bpdu import Bpdu, Role
-from stp.vector import RootVector
+from stp.priority_vector import RootVector
 from tests.unit.node_harness import FakeTransport, World
 
 OWN = b"m" * 8

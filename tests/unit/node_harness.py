@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from broker.client import Client
-from broker.config import NodeConfig
-from broker.connection import Connection
-from broker.effects import Effect, Hooks
+from broker.config.node_config import NodeConfig
+from broker.core.client import Client
+from broker.core.connection import Connection
+from broker.core.effects import Effect, Hooks
+from broker.core.session import Session
 from broker.node import Node
-from broker.session import Session
 from broker.wire import (
     Connack,
     Connect,

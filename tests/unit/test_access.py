@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker import limits
-from broker.access import ACTIONS, PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
-from broker.aclfile import parse_rules
-from broker.effects import Authenticate, Hooks
-from broker.session import Session
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import ACTIONS, PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
+from broker.base import limits
+from broker.core.effects import Authenticate, Hooks
+from broker.core.session import Session
 from broker.wire import Connack, Puback, Publish, Pubrec, Will
-from routing.topics import covers, matches
+from routing.topic_filter import covers, matches
 
 
 def rules(text: str) -> Rules:

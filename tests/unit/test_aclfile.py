@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.aclfile import parse_rules, read_rules
-from broker.amqtt_config import read_config
-from broker.configfile import ConfigError, ConfigFile
-from broker.gatekeeper import Gatekeeper
-from broker.scram import NAME
-from broker.settings import AccessSettings, read_access
-from broker.users import entries
+from broker.auth.acl_file import parse_rules, read_rules
+from broker.auth.scram import NAME
+from broker.auth.users_file import entries
+from broker.base import limits
+from broker.compat.config import read_config
+from broker.config.options import AccessSettings, read_access
+from broker.config.yaml_file import ConfigError, ConfigFile
+from broker.io.auth_service import Gatekeeper
 
 WRONG = [
     ("allow", "1: one of publish, subscribe, receive, all is missing"),

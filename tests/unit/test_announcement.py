@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from discovery.address import Address, is_loopback, is_wildcard, normal_host, parse_address, sort_key
 from discovery.announcement import MAX_DATAGRAM, Announcement, AnnouncementError, bind, decode, unsigned
-from discovery.static import parse_seed, parse_seeds, split_seeds
+from discovery.seeds import parse_seed, parse_seeds, split_seeds
 
 ID = bytes(range(1, 9))
 PLAIN = Announcement("mqttree", ID, 3, 7, 1_700_000_000.125, Address("", 1883), "one", new=True)

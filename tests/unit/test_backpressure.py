@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.backpressure import EVERYTHING, HOLD, Asked, decode_hold, encode_hold
-from broker.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
-from broker.listings import Listings
-from broker.origin import origin_key
+from broker.base import limits
+from broker.cluster.link.codec import origin_key
+from broker.cluster.remote_flow_control import EVERYTHING, HOLD, Asked, decode_hold, encode_hold
+from broker.cluster.strategy.directory import Listings
+from broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
-from routing.directory import Directory
+from routing.link_state import Directory
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
 from tests.unit.node_harness import FakeClient, World
 

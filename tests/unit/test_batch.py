@@ -8,14 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.batch import Batch
-from broker.counters import Counters
-from broker.exchange import FEWEST
-from broker.log import NEVER, Entry, MessageLog
-from broker.message import Message, encode_halves
-from broker.origin import LAST, MARK, SIZE, Window, decode_sequence, encode_for_links, encode_vector, explicit, merge, origin_key
-from broker.records import SEEN
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.delivery.replay_log import NEVER, Entry, MessageLog
+from broker.cluster.link.codec import (
+    LAST,
+    MARK,
+    SIZE,
+    Window,
+    decode_sequence,
+    encode_for_links,
+    encode_vector,
+    explicit,
+    merge,
+    origin_key,
+)
+from broker.cluster.link.control_records import SEEN
+from broker.core.message import Message, encode_halves
+from broker.core.publish_run import Batch
+from broker.core.qos_fast_path import FEWEST
 from broker.wire import Packet, Property, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import encode_properties

@@ -16,7 +16,7 @@ from bench import scenario
 from bench.netlab.brokers import KINDS
 from bench.scenario import Cell, Scenario, parse
 from bench.workload import ClientSpec, clients, matches
-from broker.configfile import ConfigError, ConfigFile
+from broker.config.yaml_file import ConfigError, ConfigFile
 
 
 def read(text: str, short: bool = False) -> Scenario:

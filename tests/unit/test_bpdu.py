@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stp.bpdu import MAX_CHANGES, Bpdu, BpduError, ChangeNumber, Role, SeqRequest, decode, encode
-from stp.vector import MAX_COST_US, RootVector, address_key, better_root, seq_newer, to_tenths
+from stp.priority_vector import MAX_COST_US, RootVector, address_key, better_root, seq_newer, to_tenths
 
 ROOT = RootVector(b"ABCDEFGH", 3, 125, ("10.0.0.1", 1883))
 PLAIN = Bpdu(ROOT, 7, 1500, 20, Role.DESIGNATED, Role.ROOT, 2, 40, 9)

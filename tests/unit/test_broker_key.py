@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.broker_key import BrokerKey, id_of, make_key, signed
-from broker.handshake import IDENTITY
+from broker.base.broker_key import BrokerKey, id_of, make_key, signed
+from broker.cluster.link.handshake import IDENTITY
 from broker.wire import Connack, Connect, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.errors import MalformedPacket

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.clock import END, LOGICAL, HybridClock
+from broker.base import limits
+from broker.base.hybrid_clock import END, LOGICAL, HybridClock
 
 WALL = 1.7e9
 MS = int(WALL * 1000)

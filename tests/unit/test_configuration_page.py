@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker import listening, mqttoptions
-from broker.settings import ACCESS, OPTIONS, TlsSettings
+from broker.config import listener_options, mqtt_options
+from broker.config.options import ACCESS, OPTIONS, TlsSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
 
@@ -36,6 +36,6 @@ def test_flags_and_variables() -> None:
 
 def test_the_other_sections() -> None:
     assert rows("`access:`").keys() == ACCESS.keys()
-    assert set(re.findall(r"`([a-z_]+)`", section("`mqtt:`"))) == set(mqttoptions.OPTIONS)
-    assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(listening.OPTIONS)
+    assert set(re.findall(r"`([a-z_]+)`", section("`mqtt:`"))) == set(mqtt_options.OPTIONS)
+    assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(listener_options.OPTIONS)
     assert all(f"`{name}`" in PAGE for name in TlsSettings.__dataclass_fields__)

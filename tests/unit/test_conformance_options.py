@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World, connect_packet
 
-from broker.authentication import AuthenticationFailed
+from broker.auth.enhanced_auth import AuthenticationFailed
 from broker.wire import (
     Auth,
     Connack,

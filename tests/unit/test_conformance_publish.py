@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from node_harness import FakeClient, World
 
-from broker import limits
+from broker.base import limits
 from broker.wire import (
     Packet,
     Pingreq,

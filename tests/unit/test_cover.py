@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.cover import SPELLINGS, Cover
-from routing.topics import covers, matches, valid_topic_filter, valid_topic_name
+from routing.filter_aggregation import SPELLINGS, Cover
+from routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
 
 WORDS = ["", "a", "$s"]
 FILTERS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.deadlines import FEW, MOVES, Deadlines, Entry
+from broker.base.deadlines import FEW, MOVES, Deadlines, Entry
 
 
 def test_what_is_true_comes_in_order() -> None:

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from routing.directory import ASK, CHANGES, LISTING, STAMPS, Came, Directory, Posted, Went
+from routing.link_state import ASK, CHANGES, LISTING, STAMPS, Came, Directory, Posted, Went
 from routing.listing import DirectoryError
 
 
@@ -243,7 +243,7 @@ def test_a_stranger_changes_nothing() -> None:
 
 
 def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routing.directory.OWN_BYTES", 1000)
+    monkeypatch.setattr("routing.link_state.OWN_BYTES", 1000)
     one = Directory(name(1), 1)
     one.post(b"a" * 400, b"")
     one.post(b"b" * 400, b"12345678")
@@ -258,7 +258,7 @@ def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_nobody_has_us_keep_more_bytes_than_a_listing_may_have(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    monkeypatch.setattr("routing.directory.MAX_BYTES", 1500)
+    monkeypatch.setattr("routing.link_state.MAX_BYTES", 1500)
     net = Net()
     one, two = net.start(name(1)), net.start(name(2))
     if late:

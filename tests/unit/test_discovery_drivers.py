@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from discovery import dns as dns_module
-from discovery import multicast as multicast_module
 from discovery.address import Address
-from discovery.dns import Resolver
-from discovery.multicast import GROUP, PORT, Multicast, interfaces_for
+from discovery.drivers import dns as dns_module
+from discovery.drivers import multicast as multicast_module
+from discovery.drivers.dns import Resolver
+from discovery.drivers.multicast import GROUP, PORT, Multicast, interfaces_for
 
 GROUPS = ("239.255.77.201", "239.255.77.202", "239.255.77.203")
 LOOPBACK = ["127.0.0.1"]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker import disk
-from broker.configfile import ConfigError
-from broker.disk import Disk
-from broker.effects import Append, Begin, Discard
-from broker.journal import SessionRecord, encode_frame, encode_header, encode_whole
+from broker.config.yaml_file import ConfigError
+from broker.core.effects import Append, Begin, Discard
+from broker.io import journal_writer
+from broker.io.journal_writer import Disk
+from broker.persistence.records import SessionRecord, encode_frame, encode_header, encode_whole
 
 ID = b"brokerid"
 PATIENCE = 30.0
@@ -132,7 +132,7 @@ def broken(*_: object) -> int:
 
 
 def test_without_room_for_a_thread_the_journal_flushes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     flushed: queue.Queue[int] = queue.Queue()
     sync = os.fdatasync
 
@@ -178,7 +178,7 @@ def test_whatever_goes_wrong_the_thread_lives(
 
 
 def test_a_flush_that_fails_is_told_though_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
     writer.do(Begin(1))
     with monkeypatch.context() as patch:
@@ -252,7 +252,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut would leave a gap between them."""
-    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     slow = Slow(monkeypatch)
     writer = Writer(tmp_path, sync=False)
     writer.do(Begin(1))
@@ -268,7 +268,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
 
 
 def test_nothing_goes_on_behind_an_end_that_may_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "FLUSH", 1e9)
+    monkeypatch.setattr(journal_writer, "FLUSH", 1e9)
     writer = Writer(tmp_path, sync=False)
     writer.do(Begin(1))
     last = Append(frame(1), 1)
@@ -285,7 +285,7 @@ def test_nothing_goes_on_behind_an_end_that_may_be_lost(tmp_path: Path, monkeypa
 
 def test_nobody_waits_for_the_end_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it replaces is deleted when it is on the disk, beside what is written."""
-    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
     for generation in (1, 2):
         writer.do(Begin(generation))
@@ -301,7 +301,7 @@ def test_nobody_waits_for_the_end_of_a_checkpoint(tmp_path: Path, monkeypatch: p
 
 
 def test_what_could_not_be_put_on_the_disk_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "FLUSH", 0.001)
+    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
     for generation in (1, 2):
         writer.do(Begin(generation))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.config import NodeConfig
-from broker.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, check_elsewhere, read_drain
-from broker.origin import encode_vector
-from broker.records import ASK_SEEN, BPDU, SEEN
-from broker.status import render, waits_for
+from broker.base import limits
+from broker.cli.status import render, waits_for
+from broker.cluster.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, check_elsewhere, read_drain
+from broker.cluster.link.codec import encode_vector
+from broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
+from broker.config.node_config import NodeConfig
 from broker.wire import Connack, Disconnect, Publish, Will
 from broker.wire.constants import ReasonCode
 from broker.wire.properties import Property
@@ -20,8 +20,8 @@ from discovery.address import Address
 from stp import bpdu as bpdus
 from stp.bpdu import Role
 from stp.config import TreeConfig
+from stp.priority_vector import Identity, RootVector
 from stp.tree import Tree
-from stp.vector import Identity, RootVector
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet
 

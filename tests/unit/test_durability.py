@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from broker import checkpoint, durability, limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.amqtt_face import Face
-from broker.drain import Drain, DrainOptions
-from broker.keptsession import KeptSession
-from broker.session import Session
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.drain import Drain, DrainOptions
+from broker.compat.api import Face
+from broker.core.durable_session import KeptSession
+from broker.core.session import Session
+from broker.persistence import journal, snapshot
+from broker.persistence.output_gate import Withheld
 from broker.wire import (
     Connack,
     Disconnect,
@@ -34,7 +36,6 @@ from broker.wire import (
     Will,
     encode_packet,
 )
-from broker.withheld import Withheld
 from tests.unit.journal_harness import Durable, Files, picture
 from tests.unit.node_harness import FakeClient, World, connect_packet
 
@@ -237,7 +238,7 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
 
 def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has said already is said again."""
-    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable()
     for number in range(9):
         client = keeper(world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
@@ -358,8 +359,8 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
     """Often with a checkpoint under way, which must change nothing."""
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(durability, "SMALLEST", 2000)
-        monkeypatch.setattr(checkpoint, "STEP_ITEMS", 3)
+        monkeypatch.setattr(journal, "SMALLEST", 2000)
+        monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable(sync=seed % 4 == 0)
     chaos = Chaos(world, rng)
     for number in range(120):
@@ -380,8 +381,8 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
 def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And recovered, again and again, also while it recovers."""
     rng = random.Random(1000 + seed)
-    monkeypatch.setattr(durability, "SMALLEST", 2000)
-    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 3)
+    monkeypatch.setattr(journal, "SMALLEST", 2000)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable()
     chaos = Chaos(world, rng)
     for number in range(150):
@@ -395,9 +396,9 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
             world.files.broken = ""
             for _ in range(40):
                 world.advance(0.5)
-                if world.durability.state == durability.OK and not world.durability.busy:
+                if world.durability.state == journal.OK and not world.durability.busy:
                     break
-            assert world.durability.state == durability.OK
+            assert world.durability.state == journal.OK
             assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
 
 
@@ -760,7 +761,7 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
 
 
 def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable(sync=True)
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)
@@ -769,7 +770,7 @@ def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> No
     publisher.publish("a", b"x", 1, 1)
     world.advance(1.5)
     world.files.broken = ""
-    while world.durability.state != durability.RECOVERING:
+    while world.durability.state != journal.RECOVERING:
         world.advance(0.01)
     world.advance(0.03)
     world.files.broken = "Input/output error"
@@ -828,7 +829,7 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
 
 
 def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durability, "SMALLEST", 20_000)
+    monkeypatch.setattr(journal, "SMALLEST", 20_000)
     world = Durable()
     client = keeper(world, "l")
     client.subscribe("a", qos=1)
@@ -851,7 +852,7 @@ def test_many_starts_end_in_one_file() -> None:
     for _ in range(12):
         world = world.again(1)
         world.advance(1)
-    assert len(world.files.generations) <= durability.FILES
+    assert len(world.files.generations) <= journal.FILES
     assert "l" in world.again().node.sessions
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World
 
-from broker.session import RELEASED
+from broker.core.session import RELEASED
 from broker.wire import Packet, Property, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
 from broker.wire.properties import encode_properties, forwardable, forwardable_cached
 from broker.wire.varint import read_length

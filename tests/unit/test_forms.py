@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.forms import Forms, form_of
-from broker.session import Session, Subscription
-from routing.topics import matches, split_shared, valid_topic_filter
+from broker.core.session import Session, Subscription
+from broker.core.wildcard_forms import Forms, form_of
+from routing.topic_filter import matches, split_shared, valid_topic_filter
 from tests.unit.node_harness import World
 
 words = st.sampled_from(["a", "b", "", "$x", "$share"])

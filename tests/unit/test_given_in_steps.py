@@ -1,4 +1,4 @@
-"""A session that is encoded in steps for another broker is what it was when that asked for it (broker/giving.py)."""
+"""A session that is encoded in steps for another broker is what it was when that asked for it (handover.py)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits, sessionstate
-from broker.giving import DONE, PART, REQUEST, REST, TAKE, heard, say
-from broker.log import read_link_messages
-from broker.origin import encode_vector
-from broker.ownership import digest
-from broker.parts import WHERE
-from broker.records import ROUTED
-from broker.sessionstate import SessionState, decode_state
-from broker.turns import PAUSE
+from broker.base import limits
+from broker.base.turns import PAUSE
+from broker.cluster.delivery.replay_log import read_link_messages
+from broker.cluster.link.codec import encode_vector
+from broker.cluster.link.control_records import ROUTED
+from broker.cluster.sessions import session_codec
+from broker.cluster.sessions.handover import DONE, PART, REQUEST, REST, TAKE, heard, say
+from broker.cluster.sessions.session_codec import SessionState, decode_state
+from broker.cluster.sessions.session_parts import WHERE
+from broker.core.session_owner import digest
 from broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.test_listings import known
@@ -95,8 +96,8 @@ class Holding:
 @pytest.fixture
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each subscription takes a turn of its own."""
-    monkeypatch.setattr(sessionstate, "WRITTEN", 1)
-    monkeypatch.setattr(sessionstate, "WRITE_WORK", limits.TURN_WORK)
+    monkeypatch.setattr(session_codec, "WRITTEN", 1)
+    monkeypatch.setattr(session_codec, "WRITE_WORK", limits.TURN_WORK)
 
 
 step = st.one_of(st.just("turn"), st.just("again"), st.just("newer"), st.just("cut"), st.integers(0, len(FILTERS) - 1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.effects import Dial
-from broker.id_conflict import CALL_PAUSE, GONE
+from broker.cluster.id_conflict import CALL_PAUSE, GONE
+from broker.core.effects import Dial
 from broker.wire import Connack, Disconnect, Publish
 from discovery.announcement import Address, Announcement
 from tests.unit.node_harness import World, connect_packet

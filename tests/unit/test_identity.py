@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.broker_key import id_of, make_key
-from broker.configfile import ConfigError
-from broker.identity import MAX_BOOT, DataDir, fresh_identity
+from broker.base.broker_key import id_of, make_key
+from broker.config.data_dir import MAX_BOOT, DataDir, fresh_identity
+from broker.config.yaml_file import ConfigError
 
 
 def started(path: Path, wall: float, seed: int = 1) -> tuple[bytes, int]:

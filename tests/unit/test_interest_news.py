@@ -1,4 +1,4 @@
-"""Very many filters that a broker tells of at once are looked at in pieces (broker/interest.py): it always gets what it wants."""
+"""Very many filters that a broker tells of at once are looked at in pieces (interest.py): it always gets what it wants."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker import interest as module
-from broker.listings import INTEREST, PACE
-from broker.overlays import Overlays
-from routing.topics import matches
+from broker.cluster.strategy import interest as module
+from broker.cluster.strategy.directory import INTEREST, PACE
+from broker.cluster.strategy.source_trees import Overlays
+from routing.topic_filter import matches
 from tests.unit.link_harness import bid, lone
 
 FILTERS = ["#", "a", "a/b", "+/b", "c/#", "d"]

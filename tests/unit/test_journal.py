@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.journal import (
+from broker.persistence.records import (
     HEADER_SIZE,
     BeganRecord,
     Cut,
@@ -38,7 +38,7 @@ from broker.journal import (
     read_frames,
     read_records,
 )
-from broker.recovery import Image, decode_will, encode_will
+from broker.persistence.recovery import Image, decode_will, encode_will
 from broker.wire import Property, Will
 
 ID = b"abcdefgh"
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
 
 
 def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.journal.VERSION", 4)
+    monkeypatch.setattr("broker.persistence.records.VERSION", 4)
     data = encode_header(ID, 1)
     monkeypatch.undo()
     with pytest.raises(JournalError, match="has version 4, and this release reads up to 3: it was written by a newer one"):
@@ -220,7 +220,7 @@ def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.journal.VERSION", 1)
+    monkeypatch.setattr("broker.persistence.records.VERSION", 1)
     data = encode_header(ID, 1)
     monkeypatch.undo()
     assert decode_header(data, ID, 1) is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
+from broker.base import limits
 from broker.node import CLOSED_WORK
 from broker.wire import (
     Connack,

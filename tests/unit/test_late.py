@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from broker.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
-from broker.origin import LAST, Window, origin_key
+from broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
+from broker.cluster.link.codec import LAST, Window, origin_key
 from broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 

@@ -1,4 +1,4 @@
-"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then (broker/listings.py)."""
+"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then (directory.py)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import listings as module
-from broker.listings import CLIENT, PACE
-from broker.ownership import ANONYMOUS, KEPT, Entry
-from broker.records import DIRECTORY
+from broker.cluster.link.control_records import DIRECTORY
+from broker.cluster.strategy import directory as module
+from broker.cluster.strategy.directory import CLIENT, PACE
+from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Property, Subscribe, SubscriptionRequest
-from routing.directory import CHANGES
+from routing.link_state import CHANGES
 from routing.listing import encode_changes
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.ledger import Assignment, Ledger, Ref, SequenceSet, decode_refs, encode_refs
-from broker.message import Message
-from broker.origin import LAST, origin_key
-from broker.recovery import Image
-from broker.sharedrecords import closed, covered, taken
+from broker.base import limits
+from broker.cluster.link.codec import LAST, origin_key
+from broker.cluster.sharing.assignment_ledger import Assignment, Ledger, Ref, SequenceSet, decode_refs, encode_refs
+from broker.core.message import Message
+from broker.persistence.recovery import Image
+from broker.persistence.shared_records import closed, covered, taken
 from broker.wire.errors import MalformedPacket
 
 keys = st.builds(origin_key, st.binary(min_size=8, max_size=8), st.integers(0, 0xFFFFFFFF))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.effects import Dial
-from broker.handshake import AUTHENTICATION
-from broker.origin import LAST, Window, encode_origin, encode_vector, origin_key
-from broker.records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.base import limits
+from broker.cluster.link.codec import LAST, Window, encode_origin, encode_vector, origin_key
+from broker.cluster.link.control_records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.cluster.link.handshake import AUTHENTICATION
+from broker.core.effects import Dial
 from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
@@ -21,7 +21,7 @@ from discovery.address import Address
 from discovery.gossip import encode_members
 from discovery.membership import MAX_HEARSAY
 from stp.bpdu import ChangeNumber, Role
-from stp.vector import RootVector
+from stp.priority_vector import RootVector
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, bridge, lone, message, ping, unharmed, warnings
 from tests.unit.node_harness import World
 

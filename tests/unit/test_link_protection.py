@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.handshake import AUTHENTICATION
-from broker.link_keys import OFFER_BYTES, LinkKeys, Offer, cluster_key, next_key, transcript
-from broker.record_layer import TAG_BYTES, Cipher, RecordError
+from broker.base import limits
+from broker.base.link_keys import OFFER_BYTES, LinkKeys, Offer, cluster_key, next_key, transcript
+from broker.cluster.link.handshake import AUTHENTICATION
+from broker.cluster.link.record_layer import TAG_BYTES, Cipher, RecordError
 from broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.packets import Auth

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.log import NEVER
-from broker.origin import Window, encode_vector
-from broker.records import PING, SEEN, decode_records
+from broker.base import limits
+from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.link.codec import Window, encode_vector
+from broker.cluster.link.control_records import PING, SEEN, decode_records
 from broker.wire import Publish
 from tests.unit.link_harness import Neighbour, lone, ping
 from tests.unit.node_harness import FakeClient, World
@@ -39,7 +39,7 @@ class Answering(Neighbour):
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for name, value in (("LOG_BYTES", LOG), ("HOLD_LOG_BYTES", SPARE), ("LOG_KEPT_BYTES", KEPT)):
         monkeypatch.setattr(limits, name, value)
-    monkeypatch.setattr("broker.linkacks.STEP", SIZE)
+    monkeypatch.setattr("broker.cluster.delivery.link_acks.STEP", SIZE)
     world = lone(link_timeout=10_000.0)
     assert world.node.relay.log.limit == LOG
     return world

@@ -1,23 +1,23 @@
-"""What a broker far away says, and a listing that is full (broker/listings.py)."""
+"""What a broker far away says, and a listing that is full (directory.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker import listings as module
-from broker.answers import ANSWER, ASK, PIECE
-from broker.backpressure import HOLD
-from broker.giving import ANSWER as GIVEN
-from broker.giving import MOVED, PART, REQUEST, REST, TAKE, heard, say
-from broker.listings import CLIENT, GROUP, INTEREST
-from broker.log import NEVER
-from broker.parts import WHERE
-from broker.records import DIRECTORY, ROUTED
-from broker.streams import BREAK, CHANGED
+from broker.base import limits
+from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
+from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
+from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.link.control_records import DIRECTORY, ROUTED
+from broker.cluster.remote_flow_control import HOLD
+from broker.cluster.sessions.handover import ANSWER as GIVEN
+from broker.cluster.sessions.handover import MOVED, PART, REQUEST, REST, TAKE, heard, say
+from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.strategy import directory as module
+from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from broker.wire import Property
-from routing import directory
-from routing.directory import LISTING
+from routing import link_state
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
@@ -52,7 +52,7 @@ def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(kind: in
 
 def test_a_full_listing_still_has_room_for_what_the_federation_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients may come with as many sessions and groups as they like: links, filters and the tree go on."""
-    monkeypatch.setattr(directory, "OWN_LIMIT", 60)
+    monkeypatch.setattr(link_state, "OWN_LIMIT", 60)
     monkeypatch.setattr(module, "OWN_LIMIT", 60, raising=False)
     monkeypatch.setattr(module, "RESERVED", 30, raising=False)
     world = lone(routing="topic", link_timeout=1000.0)

@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from broker import limits, log
-from broker.batch import Batch
-from broker.counters import Counters
-from broker.log import NEVER, Entry, MessageLog, in_order, lacked_parts
-from broker.message import Message, encode_halves
-from broker.origin import Vector, Window, origin_key
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.delivery import replay_log
+from broker.cluster.delivery.replay_log import NEVER, Entry, MessageLog, in_order, lacked_parts
+from broker.cluster.link.codec import Vector, Window, origin_key
+from broker.core.message import Message, encode_halves
+from broker.core.publish_run import Batch
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
@@ -25,7 +26,7 @@ def numbers(kept: MessageLog) -> list[int]:
 
 
 def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "PIECE", 10)
+    monkeypatch.setattr(replay_log, "PIECE", 10)
     kept = MessageLog(Counters(), 50 * 100)
     for number in range(30):
         kept.append(entry(KEYS[0], number + 1))

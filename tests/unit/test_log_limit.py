@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.log_limit import host_of
+from broker.base import limits
+from broker.base.log_limit import host_of
 from tests.unit.node_harness import World
 
 

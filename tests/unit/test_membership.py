@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from discovery.address import Address
 from discovery.announcement import Announcement, bind, decode
+from discovery.announcement_filter import MAX_COMPLAINTS, MAX_SEEN
 from discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
 from discovery.effects import (
     Announce,
@@ -25,9 +26,8 @@ from discovery.effects import (
     State,
     StateChanged,
 )
-from discovery.gate import MAX_COMPLAINTS, MAX_SEEN
+from discovery.member_table import MAX_ADDRESSES, MAX_BURIED, MAX_MEMBERS
 from discovery.membership import MAX_HEARSAY, MAX_OFFENDERS, Membership
-from discovery.roster import MAX_ADDRESSES, MAX_BURIED, MAX_MEMBERS
 
 WALL = 1_700_000_000.0
 

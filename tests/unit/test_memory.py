@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from broker import limits
-from broker.forms import filter_memory
-from broker.listings import INTEREST
-from broker.log import Entry
-from broker.machine import default_memory_limit, files_for_clients
-from broker.memory import Pressure, queue_memory
-from broker.message import Message
+from broker.base import limits
+from broker.base.machine import default_memory_limit, files_for_clients
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.strategy.directory import INTEREST
+from broker.core.memory_limit import Pressure, queue_memory
+from broker.core.message import Message
+from broker.core.wildcard_forms import filter_memory
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Publish, Will
 from broker.wire.properties import Property
-from routing import directory
+from routing import link_state
 from tests.unit.node_harness import World, connect_packet
 
 MIB = 1 << 20
@@ -297,7 +297,7 @@ def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
 
 
 def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "OWN_BYTES", 10_000)
+    monkeypatch.setattr(link_state, "OWN_BYTES", 10_000)
     world = World(routing="interest")
     federation = world.node.federation
     federation.interest.begin()

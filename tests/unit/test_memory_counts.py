@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.memory import client_memory
+from broker.core.memory_limit import client_memory
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Subscribe, SubscriptionRequest
-from routing.trie import NODE
+from routing.subscription_trie import NODE
 from tests.unit.node_harness import World
 
 

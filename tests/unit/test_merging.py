@@ -1,15 +1,15 @@
-"""Which messages of an older session a newer one has had (broker/merging.py). The rest: tests/sim/test_merging.py."""
+"""Which messages of an older session a newer one has had (merge.py). The rest: tests/sim/test_merging.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.giving import old_state
-from broker.merging import Absorbed
-from broker.message import Message
-from broker.origin import Window, origin_key
-from broker.session import Session, Subscription
-from broker.sessionstate import WAITING, Item, SessionState
+from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.sessions.handover import old_state
+from broker.cluster.sessions.merge import Absorbed
+from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
+from broker.core.message import Message
+from broker.core.session import Session, Subscription
 from tests.unit.node_harness import World
 
 KEY = origin_key(b"k" * 8, 1)

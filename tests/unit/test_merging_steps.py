@@ -1,4 +1,4 @@
-"""A large old session is decoded in steps before it is added to the newer one (broker/merging.py), whatever comes meanwhile."""
+"""A large old session is decoded in steps before it is added to the newer one (merge.py), whatever comes meanwhile."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from broker import limits, merging, sessionstate
-from broker.giving import DONE, MERGE, PART, REQUEST, heard, say
-from broker.listings import CLIENT
-from broker.merging import State
-from broker.message import Message
-from broker.ownership import ANONYMOUS, KEPT, Entry
-from broker.parts import split
-from broker.records import ROUTED
-from broker.sessionstate import WAITING, Item, SessionState, encode_state
+from broker.base import limits
+from broker.cluster.link.control_records import ROUTED
+from broker.cluster.sessions import merge, session_codec
+from broker.cluster.sessions.handover import DONE, MERGE, PART, REQUEST, heard, say
+from broker.cluster.sessions.merge import State
+from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from broker.cluster.sessions.session_parts import split
+from broker.cluster.strategy.directory import CLIENT
+from broker.core.message import Message
+from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient
@@ -41,7 +42,7 @@ class Scene:
         assert self.merge.state is State.ASKING
 
     @property
-    def merging(self) -> merging.Merging:
+    def merging(self) -> merge.Merging:
         return self.world.node.moving.merging
 
     def come(self) -> FakeClient:
@@ -69,9 +70,9 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     found = Scene()
-    monkeypatch.setattr(sessionstate, "PIECE", 1)
-    monkeypatch.setattr(sessionstate, "READ_WORK", limits.TURN_WORK)
-    monkeypatch.setattr(merging, "ABSORBED", 1)
+    monkeypatch.setattr(session_codec, "PIECE", 1)
+    monkeypatch.setattr(session_codec, "READ_WORK", limits.TURN_WORK)
+    monkeypatch.setattr(merge, "ABSORBED", 1)
     found.give()
     assert found.merge.state is State.READING
     return found
@@ -149,8 +150,8 @@ def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.Mo
 
 def test_one_that_is_bad_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-    monkeypatch.setattr(sessionstate, "PIECE", 1)
-    monkeypatch.setattr(sessionstate, "READ_WORK", limits.TURN_WORK)
+    monkeypatch.setattr(session_codec, "PIECE", 1)
+    monkeypatch.setattr(session_codec, "READ_WORK", limits.TURN_WORK)
     scene.give(bent=True)
     scene.end()
     assert not scene.merging._merges

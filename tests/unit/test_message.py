@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.fanout import convert_run, encode_identifier, topic_of
-from broker.message import Message, encode_halves, size_of
+from broker.core.dispatcher import convert_run, encode_identifier, topic_of
+from broker.core.message import Message, encode_halves, size_of
 from broker.wire import Decoder, Property, Publish, encode_packet, encode_properties
 
 P = Property

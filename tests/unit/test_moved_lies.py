@@ -1,4 +1,4 @@
-"""A broker that gives a session away and lies: its word gets no further than a client's (broker/moving.py)."""
+"""A broker that gives a session away and lies: its word gets no further than a client's (takeover.py)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from broker.giving import ANSWER, COMING, ENDED, PART, REST, TAKE, say
-from broker.listings import CLIENT, PACE
-from broker.message import Message
-from broker.origin import origin_key
-from broker.ownership import ANONYMOUS, GONE, KEPT, Entry, decode_entry
-from broker.parts import WHERE
-from broker.records import DIRECTORY, HEARD, ROUTED, TOLD
-from broker.sessionstate import WAITING, Item, SessionState, decode_state, encode_state
-from broker.streams import STRANGER
+from broker.cluster.delivery.gap_recovery import STRANGER
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
+from broker.cluster.sessions.handover import ANSWER, COMING, ENDED, PART, REST, TAKE, say
+from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, decode_state, encode_state
+from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.strategy.directory import CLIENT, PACE
+from broker.core.message import Message
+from broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
 from broker.wire import Connack, Property, Publish
 from broker.wire.errors import MalformedPacket
-from routing.directory import LISTING
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, message, ping

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bench.netlab import topology
 from bench.netlab.topology import Topology, Wire, is_tree, parse
-from broker.configfile import ConfigError, ConfigFile
+from broker.config.yaml_file import ConfigError, ConfigFile
 
 
 def read(text: str) -> Topology:

@@ -9,9 +9,9 @@ import pytest
 from node_harness import FakeClient, World, connect_packet
 from scram_client import ScramClient
 
-from broker import limits
-from broker.effects import Authenticate, Hooks
-from broker.scram import NAME, Scram, Verifier
+from broker.auth.scram import NAME, Scram, Verifier
+from broker.base import limits
+from broker.core.effects import Authenticate, Hooks
 from broker.wire import (
     Auth,
     Connack,

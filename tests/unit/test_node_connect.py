@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node_harness import World, connect_packet
 
-from broker import limits
+from broker.base import limits
 from broker.wire import (
     Auth,
     Connack,

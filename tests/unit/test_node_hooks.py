@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 
-from broker import limits
-from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
+from broker.base import limits
+from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
 from broker.wire import (
     Connack,
     Disconnect,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 from wire_vectors import BAD, GOLDEN
 
-from broker import limits
+from broker.base import limits
 from broker.wire import (
     Connack,
     Connect,

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker import limits
-from broker.aliases import GROWTH, MIN_TOPIC, Aliases
-from broker.client import Client
-from broker.effects import Authenticate, AuthorizePublish, Hooks
-from broker.mqttoptions import MqttOptionError, read_options
-from broker.rate import Rate
-from broker.reasons import MAX_REASON
+from broker.base import limits
+from broker.base.rate_limit import Rate
+from broker.config.mqtt_options import MqttOptionError, read_options
+from broker.core.client import Client
+from broker.core.effects import Authenticate, AuthorizePublish, Hooks
+from broker.core.reason_string import MAX_REASON
+from broker.core.topic_alias import GROWTH, MIN_TOPIC, Aliases
 from broker.wire import (
     Connack,
     Disconnect,

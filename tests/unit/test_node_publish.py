@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, cut
 
-from broker import limits
+from broker.base import limits
 from broker.wire import (
     Disconnect,
     Pingreq,

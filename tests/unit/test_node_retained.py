@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from node_harness import World
 
-from broker import limits
-from broker.counters import Counters
-from broker.message import Message
-from broker.retained import RetainedStore
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.core.message import Message
+from broker.core.retained_store import RetainedStore
 from broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

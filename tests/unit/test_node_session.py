@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker import limits
+from broker.base import limits
 from broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

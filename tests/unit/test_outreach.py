@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker import outreach
-from broker.outreach import Outreach
+from broker.io import discovery_driver
+from broker.io.discovery_driver import Outreach
 
 
 class Told:
@@ -31,7 +31,7 @@ class Told:
 
 
 async def test_the_time_of_day_is_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outreach, "CLOCK_PERIOD", 0.001)
+    monkeypatch.setattr(discovery_driver, "CLOCK_PERIOD", 0.001)
     monkeypatch.setattr("time.time", iter(range(1, 1_000_000)).__next__)
     driver: Any = Told(asyncio.get_running_loop())
     reach = Outreach(None)

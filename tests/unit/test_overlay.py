@@ -1,4 +1,4 @@
-"""Overlays (routing/overlay.py): every broker finds the same trees, they reach everybody, and they are the shortest."""
+"""Overlays (shortest_paths.py): every broker finds the same trees, they reach everybody, and they are the shortest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.overlay import MAX_COST, MAX_LINKS, Graph, Tree
+from routing.shortest_paths import MAX_COST, MAX_LINKS, Graph, Tree
 
 A, B, C, D, E = (bytes([n]) * 8 for n in range(1, 6))
 BROKERS = (A, B, C, D, E)

@@ -1,4 +1,4 @@
-"""Overlays: what is told of links and of ways through a broker, and what is believed (broker/overlays.py)."""
+"""Overlays: what is told of links and of ways through a broker, and what is believed (source_trees.py)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.listings import LINK
-from broker.origin import origin_key
-from broker.overlays import DELTA, GAMMA, LEAST, MAX_COST, REVIEW, THROUGH, UNKNOWN, Overlays, Ways
-from routing.overlay import Tree
+from broker.cluster.link.codec import origin_key
+from broker.cluster.strategy.directory import LINK
+from broker.cluster.strategy.source_trees import DELTA, GAMMA, LEAST, MAX_COST, REVIEW, THROUGH, UNKNOWN, Overlays, Ways
+from routing.shortest_paths import Tree
 from tests.unit.link_harness import Neighbour, bid, lone
 
 A, B = bid(1), bid(2)

@@ -1,16 +1,16 @@
-"""Ways that change: who is told, and when (broker/overlays.py; docs/decisions/0020)."""
+"""Ways that change: who is told, and when (source_trees.py; docs/decisions/0020)."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.listings import LINK, ROUTING
-from broker.origin import origin_key
-from broker.overlays import RELAY
-from broker.records import DIRECTORY, ROUTED
-from broker.streams import CHANGED
-from routing.directory import LISTING
+from broker.base import limits
+from broker.cluster.delivery.gap_recovery import CHANGED
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import DIRECTORY, ROUTED
+from broker.cluster.strategy.directory import LINK, ROUTING
+from broker.cluster.strategy.source_trees import RELAY
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World

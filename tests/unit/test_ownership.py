@@ -1,4 +1,4 @@
-"""A session belongs to its user (broker/ownership.py): what anybody else gets who comes with its client id."""
+"""A session belongs to its user (session_owner.py): what anybody else gets who comes with its client id."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.access import Access
-from broker.effects import Authenticate, Hooks
-from broker.ownership import ANONYMOUS, Entry, decode_entry, digest
+from broker.auth.authorization import Access
+from broker.core.effects import Authenticate, Hooks
+from broker.core.session_owner import ANONYMOUS, Entry, decode_entry, digest
 from broker.wire import Connack, Property, Publish
 from tests.unit.journal_harness import Durable
 from tests.unit.node_harness import FakeClient, World, connect_packet

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker import limits
-from broker.parts import AGAIN, PART_SIZE, WHERE, WINDOW, Added, Parts, Sending, split
+from broker.base import limits
+from broker.cluster.sessions.session_parts import AGAIN, PART_SIZE, WHERE, WINDOW, Added, Parts, Sending, split
 from broker.wire.errors import MalformedPacket
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker import peering
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.configfile import ConfigError
-from broker.effects import Dial
-from broker.settings import FederationSettings, TlsSettings
-from broker.users import Users
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.auth.users_file import Users
+from broker.cluster.link import peering
+from broker.config.options import FederationSettings, TlsSettings
+from broker.config.yaml_file import ConfigError
+from broker.core.effects import Dial
 from broker.wire import Connack, encode_packet
 from broker.wire.decode import decode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone

@@ -23,18 +23,19 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from broker import limits, poller, sockets
-from broker.amqtt_listener import Listener
-from broker.config import NodeConfig
-from broker.counters import Counters
-from broker.effects import Dial
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.base.turns import Turns
+from broker.compat.listener import Listener
+from broker.config.node_config import NodeConfig
+from broker.core.effects import Dial
+from broker.io import epoll_transport, listeners
+from broker.io.discovery_driver import Outreach
+from broker.io.driver import Driver
+from broker.io.epoll_transport import HIGH_WATER, PIECES, Stream
+from broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
+from broker.io.listeners import dial as dial_address
 from broker.node import Node
-from broker.outreach import Outreach
-from broker.poller import HIGH_WATER, PIECES, Stream
-from broker.sockets import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
-from broker.sockets import dial as dial_address
-from broker.transport import Driver
-from broker.turns import Turns
 from broker.wire import encode_packet
 from broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.unit.node_harness import connect_packet
@@ -213,7 +214,7 @@ class Scene:
         stream, conn, peer = self.open(tcp=tcp)
         data = random.Random(size).randbytes(size)
         stream.write(data)
-        assert stream.mask & poller.OUT, "it waits"
+        assert stream.mask & epoll_transport.OUT, "it waits"
         return stream, conn, peer, data
 
     def turns(self, number: int = 3) -> None:
@@ -351,7 +352,7 @@ def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bo
     peer.send(b"CONNECT")
     if leaves:
         peer.close()
-    scene.until(lambda: not leaves or poller.has_left(stream.number))
+    scene.until(lambda: not leaves or epoll_transport.has_left(stream.number))
     scene.poller.admit(stream)
     scene.turns()
     taken = [conn.received for conn in scene.node.conns]
@@ -516,7 +517,7 @@ def test_a_system_that_watches_no_more_files_costs_one_connection(scene: Scene, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     stream, _ = scene.stream()
-    monkeypatch.setattr(poller.Poller, "watch", lambda self, number, old, new: watch(number, old, new))
+    monkeypatch.setattr(epoll_transport.Poller, "watch", lambda self, number, old, new: watch(number, old, new))
     scene.poller.admit(stream)
     monkeypatch.undo()
     scene.turns()
@@ -747,7 +748,7 @@ def test_a_number_that_is_somebody_elses_since_the_poll(scene: Scene, monkeypatc
     number = stream.number
     newcomer, another = scene.stream()
     ours = newcomer.number
-    fake = [(-1, poller.IN), (number, poller.IN | poller.BROKEN)]
+    fake = [(-1, epoll_transport.IN), (number, epoll_transport.IN | epoll_transport.BROKEN)]
 
     class Epoll:
         def poll(self, timeout: int, size: int) -> Iterator[tuple[int, int]]:
@@ -767,7 +768,7 @@ def test_a_number_that_is_somebody_elses_since_the_poll(scene: Scene, monkeypatc
     os.set_blocking(number, False)
     monkeypatch.setattr(scene.poller, "_epoll", Epoll(), raising=True)
     scene.poller.run()
-    assert newcomer.state == poller.OPEN
+    assert newcomer.state == epoll_transport.OPEN
     assert not scene.node.conns[-1].lost
     another.close()
     peer.close()
@@ -858,7 +859,7 @@ def test_hundreds_that_left_before_their_turn(scene: Scene) -> None:
     for _ in range(300):
         parking.come().close()
     for stream in list(scene.poller.streams.values()):  # that they are gone is not seen before they are read
-        if stream.state == poller.PARKED:
+        if stream.state == epoll_transport.PARKED:
             scene.poller.watch(stream.number, stream.mask, 0)
             stream.mask = 0
     first.close()
@@ -1106,7 +1107,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         assert answers.pop() == "Connection refused"
         await outreach.dial(Dial("127.0.0.1", 99999), driver)
         assert answers.pop() == "port must be 0-65535"
-        monkeypatch.setattr("broker.outreach.DIAL_TIMEOUT", 0.0)
+        monkeypatch.setattr("broker.io.discovery_driver.DIAL_TIMEOUT", 0.0)
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(3)]
         for each in waiting:  # nobody accepts: who comes now waits
@@ -1148,7 +1149,7 @@ def test_addresses_are_dialled_in_turn(runner: asyncio.Runner, monkeypatch: pyte
                 tried.append((host, port))
                 return entries
 
-            monkeypatch.setattr(sockets, "resolve", resolve)
+            monkeypatch.setattr(listeners, "resolve", resolve)
             sock, peer = await dial_address("name", 1)
             assert peer == f"{there[0]}:{there[1]}"
             assert not sock.getblocking()
@@ -1166,9 +1167,9 @@ def test_addresses_are_dialled_in_turn(runner: asyncio.Runner, monkeypatch: pyte
 
 def test_the_interface_of_an_address_is_kept(runner: asyncio.Runner) -> None:
     name = socket.if_indextoname(1)
-    found = runner.run(sockets.resolve(f"fe80::1%{name}", 1883, passive=True))
+    found = runner.run(listeners.resolve(f"fe80::1%{name}", 1883, passive=True))
     assert [address for *_, address in found] == [("fe80::1", 1883, 0, 1)]
-    assert runner.run(sockets.resolve("localhost", 1883))
+    assert runner.run(listeners.resolve("localhost", 1883))
 
 
 def test_a_unix_socket_is_served_and_removed(runner: asyncio.Runner, tmp_path: Path) -> None:

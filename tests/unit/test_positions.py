@@ -1,4 +1,4 @@
-"""Where subscriptions begin (broker/positions.py): what is asked, answered and believed. The rest: tests/sim/test_position.py."""
+"""Where subscriptions begin (subscription_start.py): what is asked, answered and believed. Also tests/sim/test_position.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.counters import Counters
-from broker.log import Entry, MessageLog
-from broker.message import Message
-from broker.node import Node
-from broker.origin import origin_key
-from broker.positions import (
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.delivery.replay_log import Entry, MessageLog
+from broker.cluster.delivery.subscription_start import (
     MOST,
     NOTED,
     NOTES,
@@ -28,10 +25,13 @@ from broker.positions import (
     numbers_at,
     times_of,
 )
-from broker.records import AGES
-from broker.sessionstate import SessionState
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import AGES
+from broker.cluster.sessions.session_codec import SessionState
+from broker.core.message import Message
+from broker.node import Node
 from broker.wire.errors import MalformedPacket
-from routing.directory import Listing
+from routing.link_state import Listing
 from tests.unit.link_harness import FAR, Neighbour, message, ping
 from tests.unit.node_harness import World
 

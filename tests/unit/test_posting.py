@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker import interest as module
-from broker import limits
-from broker.interest import LINGER
-from broker.listings import INTEREST, PACE
-from broker.propagation import WAIT
-from broker.records import DIRECTORY
+from broker.base import limits
+from broker.cluster.link.control_records import DIRECTORY
+from broker.cluster.strategy import interest as module
+from broker.cluster.strategy.directory import INTEREST, PACE
+from broker.cluster.strategy.interest import LINGER
+from broker.cluster.strategy.subscription_barrier import WAIT
 from broker.wire import Suback, Subscribe, SubscriptionRequest
-from routing.directory import CHANGES
+from routing.link_state import CHANGES
 from routing.listing import decode_changes
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World

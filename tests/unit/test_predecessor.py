@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
-from broker.giving import MERGE, REQUEST, TAKE, say
-from broker.ownership import ANONYMOUS, Entry
+from broker.base import limits
+from broker.cluster.sessions.handover import MERGE, REQUEST, TAKE, say
+from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
+from broker.core.session_owner import ANONYMOUS, Entry
 from broker.wire import Connack, Disconnect, Packet, Property, Publish, Will, encode_packet
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits, propagation
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.interest import LINGER
-from broker.listings import AT_ONCE, INTEREST, PACE
-from broker.origin import origin_key
-from broker.propagation import ADMITS, LOST, PAUSE_MOST, WAIT
-from broker.records import HEARD, TOLD
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import HEARD, TOLD
+from broker.cluster.strategy import subscription_barrier
+from broker.cluster.strategy.directory import AT_ONCE, INTEREST, PACE
+from broker.cluster.strategy.interest import LINGER
+from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST, WAIT
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.listing import Listing
 from tests.unit.journal_harness import Durable
@@ -176,7 +177,7 @@ def test_a_wave_does_not_go_round(world: World) -> None:
 
 def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """All waves of all brokers cross each link: together they must stay below what a link takes."""
-    monkeypatch.setattr(propagation, "WAVES", 5.0)
+    monkeypatch.setattr(subscription_barrier, "WAVES", 5.0)
     neighbour = Neighbour(world, 101)
     neighbour.child()
     clients = [world.connect(f"c{number}") for number in range(100)]

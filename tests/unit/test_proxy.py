@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.proxy import SIGNATURE, ProxiedCertificate, ProxyError, ProxyHeader, common_name, parse, wanted
+from broker.base import limits
+from broker.io.proxy_protocol import SIGNATURE, ProxiedCertificate, ProxyError, ProxyHeader, common_name, parse, wanted
 
 
 def v2(command: int, family: int, body: bytes) -> bytes:

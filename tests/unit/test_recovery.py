@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
-from broker import checkpoint, disk, durability, limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.digests import place_of
-from broker.disk import Disk
-from broker.durability import Durability
-from broker.effects import Append, Begin
-from broker.journal import (
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.delivery.subscription_start import UNKNOWN, Start, oldest
+from broker.cluster.link.codec import Window, origin_key
+from broker.core.effects import Append, Begin
+from broker.core.message import Message
+from broker.core.retained_index import place_of
+from broker.io import journal_writer
+from broker.io.journal_writer import Disk
+from broker.persistence import journal, snapshot
+from broker.persistence.journal import Durability
+from broker.persistence.records import (
     HEADER_SIZE,
     BeganRecord,
     SessionRecord,
@@ -26,10 +32,6 @@ from broker.journal import (
     encode_whole,
     read_frames,
 )
-from broker.log import Entry
-from broker.message import Message
-from broker.origin import Window, origin_key
-from broker.positions import UNKNOWN, Start, oldest
 from broker.wire import (
     Connack,
     Disconnect,
@@ -49,7 +51,7 @@ from tests.unit.test_durability import Chaos, copy_of, keeper, lazy
 
 def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other brokers ask for what they lack: each message once, oldest first, or the newest would not be found behind old ones."""
-    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable()
     keeper(world, "l").subscribe("other", qos=1)
     world.node.federated = True
@@ -64,7 +66,7 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(monkeypatch
     world.durability._begin_checkpoint()
     files: Files | None = None
     for _ in range(100):
-        world.advance(durability.STEP)
+        world.advance(journal.STEP)
         image = world.files.image()
         if len(world.files.generations) > 1 and len(image.logged) >= 26:
             files = copy_of(world.files)
@@ -158,9 +160,9 @@ def test_a_run_is_in_the_log_once() -> None:
 def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint says it in frames that the disk can take."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 16_000)
-    monkeypatch.setattr(checkpoint, "STEP_BYTES", 4000)
-    monkeypatch.setattr(durability, "SMALLEST", 32_000)
-    monkeypatch.setattr(durability, "AHEAD", 8000)
+    monkeypatch.setattr(snapshot, "STEP_BYTES", 4000)
+    monkeypatch.setattr(journal, "SMALLEST", 32_000)
+    monkeypatch.setattr(journal, "AHEAD", 8000)
     world = Durable(sync=True)
     client = keeper(world, "k")
     client.subscribe("a", qos=1)
@@ -170,14 +172,14 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
         world.advance(0.1)
     assert publisher.take() == [Puback(number) for number in range(1, 41)]
     assert world.counters.checkpoints
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     assert world.counters.journal_errors == 0
     world.advance(1)
     sizes = []
     world.durability._begin_checkpoint()
     while world.durability.busy:
         world.files.lazy = True
-        world.advance(durability.STEP)
+        world.advance(journal.STEP)
         sizes += [len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)]
         world.files.lazy = False
         world.tell()
@@ -193,7 +195,7 @@ def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyP
     publisher = world.connect("p")
     publisher.publish("a/1", b"x" * 9000, 1, 1)
     world.connect("other").publish("a/1", b"y", 1, 1)
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     world.tell()
     assert publisher.take() == [Puback(1)]
 
@@ -219,8 +221,8 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
 def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk that is always behind, as clients publish as fast as they are read."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 64_000)
-    monkeypatch.setattr(durability, "SMALLEST", 32_000)
-    monkeypatch.setattr(durability, "AHEAD", 8000)
+    monkeypatch.setattr(journal, "SMALLEST", 32_000)
+    monkeypatch.setattr(journal, "AHEAD", 8000)
     world = lazy(sync=True)
     publishers = [world.connect(f"p{number}") for number in range(20)]
     sizes = []
@@ -243,13 +245,13 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
             session.queue.popleft()
         sizes.append(sum(map(len, world.files.generations.values())))
     assert world.counters.checkpoints > 3
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     assert max(sizes) < 400_000
 
 
 def test_a_generation_that_could_not_be_completed_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or every MB that somebody frees on a full disk would be eaten by the next one that fails."""
-    monkeypatch.setattr(checkpoint, "STEP_ITEMS", 1)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable(sync=True)
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)
@@ -259,7 +261,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted(monkeypatch: pytest
     for _ in range(5):
         world.files.broken = ""
         for _ in range(150):
-            if world.durability.state == durability.RECOVERING:
+            if world.durability.state == journal.RECOVERING:
                 break
             world.advance(0.01)
         world.advance(0.03)
@@ -320,7 +322,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     publisher.publish("r", b"", 1, 3, retain=True)
     world.files.broken = ""
     world.advance(3)
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     files = copy_of(world.files)
     assert len(files.generations) == 1
     files.generations[1] = bytearray(old)
@@ -390,9 +392,9 @@ def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, mo
 
 def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that dies again and again before its checkpoint is complete does not fill the disk."""
-    monkeypatch.setattr(durability, "SMALLEST", 4000)
-    monkeypatch.setattr(disk, "SMALLEST", 4000)
-    monkeypatch.setattr(checkpoint, "STEP_BYTES", 1000)
+    monkeypatch.setattr(journal, "SMALLEST", 4000)
+    monkeypatch.setattr(journal_writer, "SMALLEST", 4000)
+    monkeypatch.setattr(snapshot, "STEP_BYTES", 1000)
     rng = random.Random(7)
     world = Durable()
     chaos = Chaos(world, rng)
@@ -473,9 +475,9 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     listener.send(Puback(2))
     world.files.broken = ""
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint, "go_on", lambda self: False)  # there is much to be said
+        patch.setattr(snapshot.Checkpoint, "go_on", lambda self: False)  # there is much to be said
         world.advance(1.5)
-        assert world.durability.state == durability.RECOVERING
+        assert world.durability.state == journal.RECOVERING
         listener.send(Puback(3))
         assert listener.payloads() == [b"1", b"2", b"3", b"4", b"5"]
         again = world.again(1, copy_of(world.files))
@@ -483,7 +485,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     there: list[Any] = [*session.inflight.values(), *session.queue]
     assert [outgoing.message.payload for outgoing in there] == [b"1", b"2", b"3", b"4", b"5"]
     world.advance(1)
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
@@ -508,7 +510,7 @@ def test_so_it_is_when_older_files_are_still_there() -> None:
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made it due could not be written, and then there was room for the file that it began."""
-    monkeypatch.setattr(durability, "SMALLEST", 1500)
+    monkeypatch.setattr(journal, "SMALLEST", 1500)
     world = Durable(sync=sync)
     ends = keeper(world, "ends")
     for client in (ends, keeper(world, "stays")):
@@ -529,18 +531,18 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
             error = None  # as it seems to the driver
             world.files.generations[begin.generation] = bytearray(encode_header(ID, begin.generation))
         world.node.answer(effect, error, world.now)
-    assert world.durability.state == durability.BROKEN
+    assert world.durability.state == journal.BROKEN
     world.files.lazy = False
     world.settle()
     world.advance(3)
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     again = world.again(1)
     assert {name for name, session in again.node.sessions.items() if session.expiry} == {"stays"}
 
 
 def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file number, say: what is written is all right."""
-    monkeypatch.setattr(durability, "SMALLEST", 3000)
+    monkeypatch.setattr(journal, "SMALLEST", 3000)
     world = Durable(sync=True)
     keeper(world, "l").subscribe("t", qos=1)
     publisher = world.connect("p")
@@ -549,7 +551,7 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
         publisher.publish("t", bytes(300), 1, number)
         world.advance(0.05)
     assert publisher.take() == [Puback(number) for number in range(1, 31)]
-    assert world.durability.state == durability.OK
+    assert world.durability.state == journal.OK
     assert not world.durability.busy
     assert list(world.files.generations) == [1]
     told = [line for line in world.logged if "journal" in line]
@@ -576,10 +578,10 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     for number in range(1, 8001):
         relay.log.append(Entry(key, number, b"", message, world.now))
     steps = 0
-    said = checkpoint.Checkpoint(world.durability)
+    said = snapshot.Checkpoint(world.durability)
     while not said.step():
         steps += 1
-    assert 2 * 900 / checkpoint.STEP_ITEMS + 8000 / checkpoint.PASSED / checkpoint.STEP_ITEMS - 1 <= steps <= 12
+    assert 2 * 900 / snapshot.STEP_ITEMS + 8000 / snapshot.PASSED / snapshot.STEP_ITEMS - 1 <= steps <= 12
     image = world.files.image()
     assert len(image.retained) == 900
 

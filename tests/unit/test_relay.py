@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.counters import Counters
-from broker.origin import LAST, Window, decode_vector, encode_vector, intersect, origin_key, subtract
-from broker.records import DONE, ORIGINS, SEEN, WANT
-from broker.relay import FORGET_ORIGIN, RECENT
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
+from broker.cluster.link.codec import LAST, Window, decode_vector, encode_vector, intersect, origin_key, subtract
+from broker.cluster.link.control_records import DONE, ORIGINS, SEEN, WANT
 from stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import Host

@@ -1,4 +1,4 @@
-"""What a stream holds goes to those here in steps, in order, as fast as they take it (broker/release.py)."""
+"""What a stream holds goes to those here in steps, in order, as fast as they take it (paced_release.py)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.batch import Batch
-from broker.log import Entry
-from broker.message import Message
-from broker.origin import LAST, Window, origin_key
-from broker.release import SLOW_WAIT, STEP, batch_of
-from broker.stream import Stream
-from broker.streams import EARLIER, PATIENCE, STRANGER
+from broker.base import limits
+from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
+from broker.cluster.delivery.ordered_feed import Stream
+from broker.cluster.delivery.paced_release import SLOW_WAIT, STEP, batch_of
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.link.codec import LAST, Window, origin_key
+from broker.core.message import Message
+from broker.core.publish_run import Batch
 from broker.wire import Property, Puback, Publish
 from tests.unit.link_harness import FAR, OWN, lone
 from tests.unit.node_harness import FakeClient, World

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.choice import Choice
-from broker.counters import Counters
-from broker.fanout import Route
-from broker.message import Message
-from broker.origin import Ranges, Window, merge, subtract
-from broker.repeats import Repeats
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.link.codec import Ranges, Window, merge, subtract
+from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.sessions.delivered_ranges import Repeats
+from broker.core.dispatcher import Route
+from broker.core.message import Message
 
 KEY = b"k" * 16
 OTHER = b"o" * 16

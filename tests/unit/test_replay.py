@@ -1,4 +1,4 @@
-"""What a neighbour lacks is sent in steps, whole and in order, whatever comes between two of them (broker/replay.py)."""
+"""What a neighbour lacks is sent in steps, whole and in order, whatever comes between two of them (replay.py)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from broker import limits
-from broker.log import Entry
-from broker.message import Message
-from broker.origin import Vector, Window, encode_vector, origin_key
-from broker.records import ORIGINS, SEEN, WANT
-from broker.replay import FEW, SCAN, SCANNED, TAKEN, Walk
+from broker.base import limits
+from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN, Walk
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.link.codec import Vector, Window, encode_vector, origin_key
+from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
+from broker.core.message import Message
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.counters import Counters
-from broker.digests import Digests, Mark, place_of
-from broker.message import Message, Stamp
-from broker.origin import decode_stamp, encode_stamp, origin_key
-from broker.retained import Change, RetainedStore
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
+from broker.core.message import Message, Stamp
+from broker.core.retained_index import Digests, Mark, place_of
+from broker.core.retained_store import Change, RetainedStore
 from broker.wire.errors import MalformedPacket
 
 MS = 1_700_000_000_000

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.access import Access
-from broker.aclfile import parse_rules
-from broker.clock import LOGICAL
-from broker.digests import place_of
-from broker.message import Message, Stamp
-from broker.origin import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, Window, encode_stamp, encode_vector, origin_key
-from broker.records import DIGEST, FETCH, LIST, ORIGINS, PARTS
-from broker.retention import LISTED, MISSED, decode_list, decode_parts
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.base.hybrid_clock import LOGICAL
+from broker.cluster.link.codec import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, Window, encode_stamp, encode_vector, origin_key
+from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
+from broker.cluster.retained_sync import LISTED, MISSED, decode_list, decode_parts
+from broker.core.message import Message, Stamp
+from broker.core.retained_index import place_of
 from broker.wire import Publish, Subscribe, SubscriptionRequest
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -453,12 +453,12 @@ def test_who_asks_for_everything_again_and_again() -> None:
 
 
 def test_a_leaf_that_somebody_filled_is_sent_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.retention.LISTED", 3)
+    monkeypatch.setattr("broker.cluster.retained_sync.LISTED", 3)
     assert LISTED * 43 < 65_536
     world, neighbour = pair()
     place = place_of(b"fill/0")
-    monkeypatch.setattr("broker.retained.place_of", lambda topic: place[:2] + place_of(topic)[2:])
-    monkeypatch.setattr("broker.retention.place_of", lambda topic: place[:2] + place_of(topic)[2:])
+    monkeypatch.setattr("broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:])
+    monkeypatch.setattr("broker.cluster.retained_sync.place_of", lambda topic: place[:2] + place_of(topic)[2:])
     fill(world, 5)
     neighbour.take()
     neighbour.send(ping((PARTS, part((place[:1], {place[1]: 1})))))

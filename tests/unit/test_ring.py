@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from discovery.address import Address
 from discovery.effects import Dial, Identity, MembershipConfig, Surplus
 from discovery.membership import Membership
-from discovery.ring import REVIEW, STRAY_AFTER, SURPLUS_AFTER, neighbours
+from discovery.neighbour_selection import REVIEW, STRAY_AFTER, SURPLUS_AFTER, neighbours
 
 FEW = 8
 OWN = (5000).to_bytes(8, "big")

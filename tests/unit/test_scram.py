@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scram_client import ScramClient
 
-from broker import limits, passwd, users
-from broker.authentication import AuthenticationFailed
-from broker.cli import main
-from broker.configfile import ConfigError
-from broker.scram import MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
-from broker.users import Users, entries, replace_user
+from broker.auth import users_file
+from broker.auth.enhanced_auth import AuthenticationFailed
+from broker.auth.scram import MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
+from broker.auth.users_file import Users, entries, replace_user
+from broker.base import limits
+from broker.cli import passwd
+from broker.cli.main import main
+from broker.config.yaml_file import ConfigError
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PENCIL = Verifier.of("pencil", SALT, 4096)
@@ -320,7 +322,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is typed at the terminal, in order."""
     answers: list[str] = []
     monkeypatch.setattr(passwd, "_password", lambda name: answers.pop(0))
-    monkeypatch.setattr(users, "HASHER", argon2.PasswordHasher(1, 8, 1))
+    monkeypatch.setattr(users_file, "HASHER", argon2.PasswordHasher(1, 8, 1))
     return answers
 
 
@@ -347,7 +349,7 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
 
 
 def test_passwd_takes_a_line_of_the_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "HASHER", argon2.PasswordHasher(1, 8, 1))
+    monkeypatch.setattr(users_file, "HASHER", argon2.PasswordHasher(1, 8, 1))
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\r\nnot this\n"))
     assert main(["passwd", str(tmp_path / "u"), "anna"]) == 0
     assert Users.read(str(tmp_path / "u")).verify("anna", b"from a pipe")

@@ -7,9 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.origin import Window
-from broker.sequence_set import Ranges, find, intersect, merge, subtract
+from broker.base import limits
+from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
+from broker.cluster.link.codec import Window
 from tests.unit.test_trie import steps
 
 NUMBERS = st.sets(st.integers(1, 40), max_size=25)

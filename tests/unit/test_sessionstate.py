@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.giving import behind, need_of, ranges_of, uncovered, whole
-from broker.log import Entry, MessageLog, read_link_messages
-from broker.message import Message
-from broker.origin import LAST, Ranges, Vector, Window, encode_for_links, origin_key
-from broker.positions import UNKNOWN, Start
-from broker.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
-from broker.sessionstate import (
+from broker.cluster.delivery.replay_log import Entry, MessageLog, read_link_messages
+from broker.cluster.delivery.subscription_start import UNKNOWN, Start
+from broker.cluster.link.codec import LAST, Ranges, Vector, Window, encode_for_links, origin_key
+from broker.cluster.sessions.handover import behind, need_of, ranges_of, uncovered, whole
+from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
     MISSED,
@@ -31,6 +29,8 @@ from broker.sessionstate import (
     restore,
     state_of,
 )
+from broker.core.message import Message
+from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
 from broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 

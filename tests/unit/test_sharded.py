@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing import trie
+from routing import subscription_trie
 from routing.sharded import SHARDS, ShardedDict
-from routing.trie import TopicTrie
+from routing.subscription_trie import TopicTrie
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9))))
@@ -39,13 +39,13 @@ def test_many_keys_are_spread() -> None:
 
 
 def test_siblings_come_in_parts_when_they_are_many() -> None:
-    topics = [f"{level}{number}" for level in ("", "a/", "$a/") for number in range(trie.MANY + 100)]
+    topics = [f"{level}{number}" for level in ("", "a/", "$a/") for number in range(subscription_trie.MANY + 100)]
     found: TopicTrie[int] = TopicTrie()
     for topic in topics:
         found.set(topic, 1)
     assert sorted(topic for topic, _ in found.match("+")) == sorted(t for t in topics if "/" not in t)
     assert sorted(topic for topic, _ in found.match("a/+")) == sorted(t for t in topics if t[:2] == "a/")
-    assert len(found.match("#")) == len(found.match("+/#")) == 2 * (trie.MANY + 100)
+    assert len(found.match("#")) == len(found.match("+/#")) == 2 * (subscription_trie.MANY + 100)
     search = found.search("+/+")
     first = next(topic for topic in search if topic is not None)
     for topic in topics:

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.assignments import CLAIM, DECLINE, DENY, GRANT, REFUSE, REPORT, RULING, STEP, UNKNOWN
-from broker.choice import Choice, decode_choice
-from broker.ledger import encode_refs
-from broker.listings import GROUP
-from broker.log import choice_of, read_link_messages
-from broker.message import Message
-from broker.origin import encode_for_links, encode_origin, origin_key
-from broker.records import ROUTED
-from broker.versions import for_version_1, names_receivers
+from broker.base import limits
+from broker.cluster.delivery.replay_log import choice_of, read_link_messages
+from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
+from broker.cluster.link.control_records import ROUTED
+from broker.cluster.link.receiver_assignment import Choice, decode_choice
+from broker.cluster.link.versions import for_version_1, names_receivers
+from broker.cluster.sharing.assignment_ledger import encode_refs
+from broker.cluster.sharing.assignments import CLAIM, DECLINE, DENY, GRANT, REFUSE, REPORT, RULING, STEP, UNKNOWN
+from broker.cluster.strategy.directory import GROUP
+from broker.core.message import Message
 from broker.wire import Properties, Property, Publish
 from broker.wire.decode import decode_packet
 from broker.wire.errors import MalformedPacket
-from routing.share import (
+from routing.group_selection import (
     HERE,
     MARK_SIZE,
     Own,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.forest import Seen, draw
-from broker.status import render
+from broker.cli.status import render
+from broker.cli.tree_view import Seen, draw
 
 
 def link(number: int, role: str, **values: Any) -> dict[str, Any]:

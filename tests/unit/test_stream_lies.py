@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.ledger import encode_refs
-from broker.origin import LAST, Window, encode_vector, origin_key
-from broker.records import AGES, DIRECTORY, HEARD, ORIGINS, ROUTED, SEEN, TOLD, UPTO
-from broker.streams import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
+from broker.cluster.delivery.gap_recovery import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
+from broker.cluster.link.codec import LAST, Window, encode_vector, origin_key
+from broker.cluster.link.control_records import AGES, DIRECTORY, HEARD, ORIGINS, ROUTED, SEEN, TOLD, UPTO
+from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.wire import Subscribe, SubscriptionRequest
-from routing.directory import LISTING
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World

@@ -1,4 +1,4 @@
-"""What streams keep, and for how long; what a neighbour may have them do (broker/streams.py)."""
+"""What streams keep, and for how long; what a neighbour may have them do (gap_recovery.py)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.answers import ANSWER, ASK, LOOKS, PIECE
-from broker.batch import Batch
-from broker.listings import INTEREST
-from broker.log import Entry, read_link_messages
-from broker.message import Message
-from broker.origin import Window, origin_key
-from broker.records import DIRECTORY, ROUTED, decode_records
-from broker.streams import CHANGED
+from broker.base import limits
+from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
+from broker.cluster.delivery.gap_recovery import CHANGED
+from broker.cluster.delivery.replay_log import Entry, read_link_messages
+from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
+from broker.cluster.strategy.directory import INTEREST
+from broker.core.message import Message
+from broker.core.publish_run import Batch
 from broker.wire import Property, Publish
-from routing.directory import LISTING
+from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import World

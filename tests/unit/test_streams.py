@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.counters import Counters
-from broker.interest import Interest
-from broker.message import Message
-from broker.origin import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
-from broker.positions import Positions
-from broker.stream import Held, Stream, joined
-from broker.streams import HOLD, SPLIT, Streams
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, Streams
+from broker.cluster.delivery.ordered_feed import Held, Stream, joined
+from broker.cluster.delivery.subscription_start import Positions
+from broker.cluster.link.codec import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
+from broker.cluster.strategy.interest import Interest
+from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
 

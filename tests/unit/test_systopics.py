@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.systopics import AVERAGES, LOADS, Load, SysTopics
+from broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
 from broker.wire import Property, encode_packet
 from broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.unit.node_harness import World
@@ -210,7 +210,7 @@ def test_many_sessions_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch
             other.send(Puback(packet.packet_id or 0))
     assert told.topics.values(world.now)["messages/inflight"] == "0"
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES) + 1)
-    monkeypatch.setattr("broker.limits.SYS_SESSIONS", 1)
+    monkeypatch.setattr("broker.base.limits.SYS_SESSIONS", 1)
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES))
 
 

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import limits
-from broker.config import NodeConfig
-from broker.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.journal import Cut, JournalError, LoggedRecord
-from broker.log import Entry, expiry_of, with_expiry
-from broker.message import Message, Stamp
+from broker.base import limits
+from broker.cluster.delivery.replay_log import Entry, expiry_of, with_expiry
+from broker.cluster.link.codec import encode_for_links, origin_key
+from broker.config.node_config import NodeConfig
+from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from broker.core.message import Message, Stamp
 from broker.node import Node
-from broker.origin import encode_for_links, origin_key
-from broker.segment import (
+from broker.persistence.log_tail import Tail
+from broker.persistence.records import Cut, JournalError, LoggedRecord
+from broker.persistence.tail_segment import (
     Away,
     Found,
     Part,
@@ -27,7 +28,6 @@ from broker.segment import (
     encode_header,
     read_frames,
 )
-from broker.tail import Tail
 from tests.unit.journal_harness import Files
 
 ID = b"brokerid"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.configfile import ConfigError
-from broker.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.segment import Away, encode_away, encode_header
-from broker.tail_files import TailEffect, TailFiles
+from broker.config.yaml_file import ConfigError
+from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from broker.io.tail_writer import TailEffect, TailFiles
+from broker.persistence.tail_segment import Away, encode_away, encode_header
 
 ID = b"brokerid"
 

@@ -1,4 +1,4 @@
-"""A session that is taken in steps gets what it would get if it were taken at once (broker/moving.py, broker/sessionstate.py)."""
+"""A session that is taken in steps gets what it would get if it were taken at once (takeover.py, session_codec.py)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits, sessionstate
-from broker.giving import ANSWER, ENDED, PART, TAKE, say
-from broker.listings import AT_ONCE, CLIENT, PACE
-from broker.message import Message
-from broker.ownership import ANONYMOUS, KEPT, Entry
-from broker.parts import WHERE
-from broker.records import DIRECTORY, ROUTED
-from broker.sessionstate import WAITING, Item, SessionState, encode_state
-from broker.takeover import CLOSING, RESTORING
-from broker.turns import PAUSE
+from broker.base import limits
+from broker.base.turns import PAUSE
+from broker.cluster.link.control_records import DIRECTORY, ROUTED
+from broker.cluster.sessions import session_codec
+from broker.cluster.sessions.handover import ANSWER, ENDED, PART, TAKE, say
+from broker.cluster.sessions.pending_takeover import CLOSING, RESTORING
+from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.strategy.directory import AT_ONCE, CLIENT, PACE
+from broker.core.message import Message
+from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Connack, Property, Publish
-from routing.topics import matches, split_shared
+from routing.topic_filter import matches, split_shared
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_listings import known
@@ -86,7 +87,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FILTERS_AT_ONCE", 1)
     monkeypatch.setattr(limits, "TURN_WORK", limits.PACKET_WORK)
     for name, value in (("PIECE", 1), ("READ_WORK", limits.PACKET_WORK), ("PUT_WORK", limits.PACKET_WORK)):
-        monkeypatch.setattr(sessionstate, name, value)
+        monkeypatch.setattr(session_codec, name, value)
 
 
 @pytest.mark.usefixtures("one_at_a_time")

@@ -1,4 +1,4 @@
-"""Very many groups, of other brokers or of one client, are looked at in pieces (broker/sharing.py), whatever comes between."""
+"""Very many groups, of other brokers or one client, are looked at in pieces (shared_subscriptions.py), whatever comes between."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
-from broker import sharing as module
-from broker.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
-from broker.forms import filter_memory
-from broker.listings import GROUP, PACE, Changes
-from broker.records import ROUTED
-from broker.sharing import Sharing
-from broker.turns import PAUSE
+from broker.base import limits
+from broker.base.turns import PAUSE
+from broker.cluster.link.control_records import ROUTED
+from broker.cluster.sharing import shared_subscriptions as module
+from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
+from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.cluster.strategy.directory import GROUP, PACE, Changes
+from broker.core.wildcard_forms import filter_memory
 from broker.wire import Property
 from broker.wire.errors import MalformedPacket
-from routing.share import decode_standing, encode_standing, group_key, mark_of
-from routing.topics import split_shared
+from routing.group_selection import decode_standing, encode_standing, group_key, mark_of
+from routing.topic_filter import split_shared
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import World
 from tests.unit.test_listings import known

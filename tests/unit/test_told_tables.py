@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.interest import PIECE
-from broker.listings import GROUP, INTEREST
-from broker.origin import Window, origin_key
-from broker.records import DIRECTORY
-from routing import directory
-from routing.directory import ASK, AT_ONCE, CHANGES, LISTING, Directory
+from broker.base import limits
+from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.link.control_records import DIRECTORY
+from broker.cluster.strategy.directory import GROUP, INTEREST
+from broker.cluster.strategy.interest import PIECE
+from routing import link_state
+from routing.group_selection import encode_standing, group_key
+from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, Directory
 from routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
-from routing.share import encode_standing, group_key
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
 
@@ -128,7 +128,7 @@ def memory(world: World) -> int:
 
 @pytest.mark.parametrize("flags", [1, 3])
 def test_listings_of_made_up_brokers_have_an_end(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
-    monkeypatch.setattr(directory, "ALL_MEMORY", 2_000_000)
+    monkeypatch.setattr(link_state, "ALL_MEMORY", 2_000_000)
     world, liar = linked()
     known = world.node.federation.listings.directory
     honest: Entries = [*there(1), (b"s", b"honest")]
@@ -148,7 +148,7 @@ def test_listings_of_made_up_brokers_have_an_end(monkeypatch: pytest.MonkeyPatch
 
 
 def test_more_than_a_listing_may_have_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "OWN_LIMIT", 100)
+    monkeypatch.setattr(link_state, "OWN_LIMIT", 100)
     world, liar = linked()
     told(liar, 1, [(b"x%d" % n, b"") for n in range(101)])
     assert not liar.up

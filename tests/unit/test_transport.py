@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from broker import limits
-from broker.config import NodeConfig
+from broker.base import limits
+from broker.config.node_config import NodeConfig
+from broker.io.driver import Driver, StreamProtocol
 from broker.node import Node
-from broker.transport import Driver, StreamProtocol
 from broker.wire import encode_packet
 from broker.wire.packets import Publish
 from tests.unit.node_harness import connect_packet

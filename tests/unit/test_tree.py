@@ -16,8 +16,8 @@ from stp import capability as capability_module
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
 from stp.changes import ChangeLog, ForwardingChanged, RootChanged, TopologyChange
 from stp.ports import Port
+from stp.priority_vector import FeasibilityTable, Identity, RootVector
 from stp.tree import Tree, TreeConfig
-from stp.vector import FeasibilityTable, Identity, RootVector
 
 ROOT, DESIGNATED, BLOCKED, NONE = Role.ROOT, Role.DESIGNATED, Role.BLOCKED, Role.NONE
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from routing.topics import MAX_TOPIC_BYTES, matches, valid_topic_filter, valid_topic_name
-from routing.trie import SubscriptionTrie, TopicTrie
+from routing.subscription_trie import SubscriptionTrie, TopicTrie
+from routing.topic_filter import MAX_TOPIC_BYTES, matches, valid_topic_filter, valid_topic_name
 
 WORDS = ["", "a", "b", "$s"]
 TOPICS = [

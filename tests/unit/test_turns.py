@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from broker import limits
-from broker.forms import form_of
-from broker.message import Message
-from broker.origin import origin_key
-from broker.subscribing import PIECES
-from broker.turns import PAUSE
+from broker.base import limits
+from broker.base.turns import PAUSE
+from broker.cluster.link.codec import origin_key
+from broker.core.message import Message
+from broker.core.subscribe import PIECES
+from broker.core.wildcard_forms import form_of
 from broker.wire import (
     Pingreq,
     Pingresp,
@@ -26,7 +26,7 @@ from broker.wire import (
 )
 from broker.wire.decode import FILTERS
 from broker.wire.varint import encode_varint
-from routing.topics import matches
+from routing.topic_filter import matches
 from tests.unit.link_harness import FAR, Neighbour, lone, message
 from tests.unit.node_harness import FakeClient, World, connect_packet
 

@@ -1,12 +1,12 @@
-"""Numbers of what waits for clients that are away, and has left the log (broker/unlogged.py)."""
+"""Numbers of what waits for clients that are away, and has left the log (unlogged.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.giving import old_state
-from broker.unlogged import LOOK, Unlogged
+from broker.base import limits
+from broker.cluster.delivery.unlogged import LOOK, Unlogged
+from broker.cluster.sessions.handover import old_state
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.giving import old_state
-from broker.session import PACKET_IDS
-from broker.sessionstate import IN_FLIGHT, WAITING
-from broker.unsent import identifiers
+from broker.cluster.sessions.handover import old_state
+from broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
+from broker.core.session import PACKET_IDS
+from broker.core.unsent import identifiers
 from broker.wire import Disconnect, Property, Publish, encode_packet
 from tests.unit.node_harness import World
 

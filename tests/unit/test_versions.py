@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.batch import Batch
-from broker.choice import Choice
-from broker.message import Message, Stamp, encode_halves
-from broker.origin import LINK_ID, STAMP_MARK, encode_for_links, encode_link_publish, origin_key
-from broker.records import DIGEST, DIRECTORY, ROUTED
-from broker.versions import NEWEST, OldOutbox, common, for_version_1, named
+from broker.cluster.link.codec import LINK_ID, STAMP_MARK, encode_for_links, encode_link_publish, origin_key
+from broker.cluster.link.control_records import DIGEST, DIRECTORY, ROUTED
+from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.link.versions import NEWEST, OldOutbox, common, for_version_1, named
+from broker.core.message import Message, Stamp, encode_halves
+from broker.core.publish_run import Batch
 from broker.wire import Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from broker import limits
-from broker.amqtt_listener import Listener
-from broker.config import NodeConfig
+from broker.base import limits
+from broker.compat.listener import Listener
+from broker.config.node_config import NodeConfig
+from broker.io.driver import Driver
+from broker.io.websocket import CLOSE_TIMEOUT, HANDSHAKE_TIMEOUT, WebSocketProtocol
 from broker.node import Node
-from broker.transport import Driver
-from broker.websocket import CLOSE_TIMEOUT, HANDSHAKE_TIMEOUT, WebSocketProtocol
 from broker.wire import encode_packet
 from broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
 
@@ -271,7 +271,7 @@ def test_a_request_that_does_not_come_to_an_end() -> None:
 
 
 def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.amqtt_listener.MAX_PARKED", 0)
+    monkeypatch.setattr("broker.compat.listener.MAX_PARKED", 0)
     server = Listener("web", None, 1)
     server.conn_count = 1
     page = Page(server=server).open()

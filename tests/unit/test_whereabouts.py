@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker import limits
-from broker.whereabouts import LATELY
-from routing.directory import ASK_ALL, Directory
+from broker.base import limits
+from broker.cluster.sessions.whereabouts import LATELY
+from routing.link_state import ASK_ALL, Directory
 from tests.unit.node_harness import World
 
 OTHER = b"another!"

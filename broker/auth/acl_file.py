@@ -1,0 +1,93 @@
+"""The rules file: who may do what, a line each (docs/access.md).
+
+    listener NAME|*                                what follows is about clients of this listener only
+    user NAME | user * | anonymous                 whom the rules that follow are about
+    client PATTERN | everyone
+    allow|deny  publish|subscribe|receive|all  FILTER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+from broker.auth.authorization import ACTIONS, Rule, Rules, Subject
+from broker.base import limits
+from broker.config.yaml_file import ConfigError, read_text
+from routing.topic_filter import valid_topic_filter
+
+HEADS = ("listener", "user", "anonymous", "client", "everyone")
+
+
+def read_rules(path: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None) -> Rules:
+    """Read a file; see `parse_rules`. Raises ConfigError with one line that names the file and the line."""
+    return parse_rules(path, read_text(path), canonical, listeners)
+
+
+def parse_rules(
+    path: str, text: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None
+) -> Rules:
+    """Parse a file's text; `path` is for errors, `canonical` makes user names what they are compared as, `listeners` are the
+    names of those that there are (None: any).
+
+    Raises ConfigError with one line that names the file and the line.
+    """
+    found: list[tuple[Subject, Rule]] = []
+    subject = Subject()
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            word, _, rest = line.replace("\t", " ").partition(" ")
+            rest = rest.strip()
+            if word == "listener" and listeners is not None and rest not in ("", "*") and rest not in listeners:
+                raise ValueError(f"there is no listener {_shown(rest)}")
+            if word in HEADS:
+                subject = _subject(word, canonical(rest) if word == "user" else rest, subject)
+            elif word in ("allow", "deny"):
+                if len(found) >= limits.MAX_RULES:
+                    raise ValueError(f"more than {limits.MAX_RULES} rules")
+                found.append((subject, _rule(len(found), number, word == "allow", rest)))
+            else:
+                raise ValueError(f"{_shown(word)} is none of allow, deny, {', '.join(HEADS)}")
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {error}") from None
+    return Rules(found)
+
+
+def _subject(word: str, name: str, before: Subject) -> Subject:
+    if word in ("anonymous", "everyone"):
+        if name:
+            raise ValueError(f"{_shown(name)} behind '{word}': nothing may stand there")
+        return Subject(word, "", before.listener)
+    if not name:
+        what = "a pattern" if word == "client" else "a name"
+        raise ValueError(f"'{word}' needs {what}")
+    if word == "listener":  # begins afresh: who was meant before was meant there
+        return Subject(listener=None if name == "*" else name)
+    if word == "client":
+        return Subject("client", name, before.listener)
+    return Subject("users", "", before.listener) if name == "*" else Subject("user", name, before.listener)
+
+
+def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
+    action, _, topic_filter = rest.partition(" ")
+    topic_filter = topic_filter.strip()
+    if not action:
+        raise ValueError(f"one of {', '.join(ACTIONS)} is missing")
+    if action not in ACTIONS:
+        raise ValueError(f"{_shown(action)} is none of {', '.join(ACTIONS)}")
+    if not topic_filter:
+        raise ValueError("the topic filter is missing")
+    if topic_filter.startswith("$share/"):
+        raise ValueError("a rule about a shared subscription is one about the filter in it: leave $share/<group>/ out")
+    rule = Rule(order, line, allow, ACTIONS[action], topic_filter)
+    if not valid_topic_filter(topic_filter) or not valid_topic_filter(rule.general):
+        raise ValueError(f"{_shown(topic_filter)} is not a topic filter")
+    if topic_filter.count("/") >= limits.MAX_TOPIC_LEVELS:
+        raise ValueError(f"the filter has more than {limits.MAX_TOPIC_LEVELS} levels")
+    return rule
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

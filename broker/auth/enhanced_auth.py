@@ -1,0 +1,132 @@
+"""Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets at CONNECT, and again later, whatever the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import limits
+from broker.wire.constants import ReasonCode
+from broker.wire.encode import encode_packet
+from broker.wire.errors import ProtocolViolation
+from broker.wire.packets import Auth
+from broker.wire.properties import Properties, Property
+from broker.wire.strings import shorten
+
+if TYPE_CHECKING:
+    from broker.core.client import Client
+
+
+class AuthenticationFailed(Exception):  # noqa: N818 - what happened, not a fault
+    """The client did not prove who it is. The text is for the log: it may say more than the client is to know."""
+
+
+class Exchange(Protocol):
+    """One run of a method."""
+
+    username: str
+    """Who was proven; counts once `done`."""
+    done: bool
+    """The client has proven itself; what `step` returned last tells it so."""
+
+    def step(self, data: bytes | None) -> bytes | None:
+        """Take Authentication Data (None: there was none) and return ours. Raises AuthenticationFailed."""
+
+
+Method = Callable[[], Exchange]
+"""Begins an exchange."""
+
+
+class Authentication:
+    """What a connection whose CONNECT named a method has to say in AUTH packets."""
+
+    __slots__ = ("_begin", "_exchange", "method", "run", "username")
+
+    def __init__(self, method: str, begin: Method) -> None:
+        """`method`: the CONNECT's Authentication Method, which all its AUTH packets repeat (MQTT-4.12.0-5)."""
+        self.method = method
+        self.username = ""  # proven, "" before
+        self.run = 0  # number of the exchange
+        self._begin = begin
+        self._exchange: Exchange | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the client's next packet of this kind has to go on with an exchange."""
+        return self._exchange is not None
+
+    def start(self, data: bytes | None) -> Auth:
+        """Begin; returns the AUTH to answer with, whose reason is SUCCESS or CONTINUE_AUTHENTICATION.
+
+        The properties of a SUCCESS at CONNECT belong into the CONNACK. Raises AuthenticationFailed.
+        """
+        self.run += 1
+        self._exchange = self._begin()
+        return self._step(self._exchange, data)
+
+    def take(self, packet: Auth, *, connected: bool) -> Auth:
+        """Take an AUTH packet and return the answer; `connected`: the client may begin again (MQTT 5, 4.12.1).
+
+        Raises AuthenticationFailed, and ProtocolViolation for a wrong order or another method.
+        """
+        properties = packet.properties or {}
+        if properties.get(Property.AUTHENTICATION_METHOD) != self.method:
+            raise ProtocolViolation("AUTH with another Authentication Method than CONNECT [MQTT-4.12.0-5]")
+        data = properties.get(Property.AUTHENTICATION_DATA)
+        exchange = self._exchange
+        if packet.reason == ReasonCode.RE_AUTHENTICATE and connected and exchange is None:
+            return self.start(data)
+        if packet.reason != ReasonCode.CONTINUE_AUTHENTICATION or exchange is None:
+            raise ProtocolViolation(f"AUTH with reason {packet.reason:#04x} out of order [MQTT-4.12.0-3]")
+        return self._step(exchange, data)
+
+    def _step(self, exchange: Exchange, data: bytes | None) -> Auth:
+        answer = exchange.step(data)
+        properties: Properties = {Property.AUTHENTICATION_METHOD: self.method}
+        if answer is not None:
+            properties[Property.AUTHENTICATION_DATA] = answer
+        if not exchange.done:
+            return Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties)
+        if self.username not in ("", exchange.username):  # the session, and what it may do, are the first user's
+            raise AuthenticationFailed(f"authenticates again, as another user than {self.username!r}")
+        self.username = exchange.username
+        self._exchange = None
+        return Auth(ReasonCode.SUCCESS, properties)
+
+
+def authenticate_again(client: Client, packet: Auth, now: float) -> None:
+    """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is handled as before.
+
+    Raises ProtocolViolation for a client that has not authenticated this way at first (MQTT-4.12.0-7), a wrong order, or
+    another method (MQTT-4.12.1-1).
+    """
+    authentication = client.authentication
+    if authentication is None:
+        raise ProtocolViolation("AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.0-7]")
+    begun = authentication.running
+    try:
+        answer = authentication.take(packet, connected=True)
+    except AuthenticationFailed as error:
+        _failed(client, str(error))
+        return
+    data = encode_packet(answer, 5)
+    if len(data) > client.session.maximum_packet_size:
+        raise ProtocolViolation("AUTH exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
+    client.send(data)
+    if authentication.running and not begun:
+        run = authentication.run
+
+        def check(now: float) -> None:
+            if authentication.running and authentication.run == run and not (client.conn.closing or client.conn.closed):
+                _failed(client, f"it took longer than {limits.AUTHENTICATION_TIME:g} s")
+
+        client.node.schedule(now + limits.AUTHENTICATION_TIME, check)
+
+
+def _failed(client: Client, why: str) -> None:
+    node = client.node
+    node.counters.authentication_failed += 1
+    name, peer = shorten(client.session.client_id), client.conn.peer
+    text = f"client {name} at {peer} failed to authenticate again ({shorten(why)}); closed"
+    node.log_limit.line("warning", "failed to authenticate again", peer, text)
+    client.shut(ReasonCode.NOT_AUTHORIZED, "failed to authenticate again")

@@ -1,0 +1,69 @@
+"""The key that makes a broker's id its own: the id is a hash of the public half, and who says the id signs each handshake.
+
+So nobody can take the id of a broker that is away, with or without a cluster secret. A copy of the data directory has the key,
+too: what is proven by it is another broker with the same id (`id_conflict`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from broker.wire.errors import MalformedPacket
+
+SEED_BYTES = 32
+PUBLIC_BYTES = 32
+SIGNATURE_BYTES = 64
+ID_BYTES = 8
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerKey:
+    """An Ed25519 key (RFC 8032): `seed` is secret, `public` goes with every CONNECT to a broker."""
+
+    seed: bytes
+    public: bytes
+
+    @property
+    def id(self) -> bytes:
+        """The broker's id."""
+        return id_of(self.public)
+
+    def sign(self, transcript: bytes, *, dialler: bool) -> bytes:
+        """Return what proves that we took part in the handshake with this transcript, in this role."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(_said(transcript, dialler))
+
+
+def make_key(seed: bytes) -> BrokerKey:
+    """Return the key of a seed: SEED_BYTES that nobody can guess."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return BrokerKey(seed, Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())
+
+
+def id_of(public: bytes) -> bytes:
+    """Return the id that belongs to a public key: to find another key for it takes 2^64 attempts."""
+    return hashlib.sha256(b"mqttree broker id 1" + public).digest()[:ID_BYTES]
+
+
+def signed(public: bytes, signature: bytes, transcript: bytes, *, dialler: bool) -> bool:
+    """Whether the owner of a key took part in the handshake with this transcript, in this role.
+
+    Raises MalformedPacket for what cannot be a key.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _said(transcript, dialler))
+    except InvalidSignature:
+        return False
+    except ValueError:
+        raise MalformedPacket("bridge CONNECT with a public key that is none") from None
+    return True
+
+
+def _said(transcript: bytes, dialler: bool) -> bytes:
+    return b"mqttree link 1 " + (b"dialler " if dialler else b"called ") + transcript

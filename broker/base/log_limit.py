@@ -1,0 +1,93 @@
+"""What peers cause to be logged: one line a minute for each cause and host, the rest is counted.
+
+A peer that sends garbage as fast as it can must not fill the disk with lines, nor hide what others did. The first line of a cause
+from a host is logged at once. Those that follow within a minute are logged at the level debug alone; one line at the end of the
+minute says how many they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+MANY = "several hosts"
+"""Stands for the hosts that are too many to be told apart."""
+
+OTHER = "other causes"
+"""Stands for the causes of one host that are too many to be told apart."""
+
+
+class _Minute:
+    """The lines of one cause and host since the first one that was logged."""
+
+    __slots__ = ("level", "logged", "suppressed")
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+        self.logged = 0
+        self.suppressed = 0
+
+
+class LogLimit:
+    """Logs lines that peers cause. Its table holds about `limits.LOG_SOURCES` pairs of cause and host at most."""
+
+    __slots__ = ("_causes", "_minutes", "_node")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._minutes: dict[tuple[str, str], _Minute] = {}
+        self._causes: Counter[str] = Counter()  # of each host, that are in the table
+
+    def line(self, level: str, cause: str, peer: str, text: str, most: int = 1) -> None:
+        """Log `text` at `level` unless `most` lines of this cause came from this peer's host within the last minute.
+
+        `peer`: HOST:PORT; the port does not count, as every connection has another one.
+        """
+        key = (cause, host_of(peer))
+        minute = self._minutes.get(key)
+        if minute is None:
+            minute = self._begin(level, *key)
+        if minute.logged < most:
+            minute.logged += 1
+            self._node.log(level, text)
+        else:
+            minute.suppressed += 1
+            self._node.counters.log_lines_suppressed += 1
+            self._node.log("debug", text)
+
+    def _begin(self, level: str, cause: str, host: str) -> _Minute:
+        """Return the minute of a pair that is not in the table; of a wider one where the table is full."""
+        if len(self._minutes) >= limits.LOG_SOURCES:
+            host = MANY
+        if self._causes[host] >= limits.LOG_CAUSES:
+            cause = OTHER
+        key = (cause, host)
+        minute = self._minutes.get(key)
+        if minute is None:
+            minute = self._minutes[key] = _Minute(level)
+            self._causes[host] += 1
+            self._node.schedule(self._node.now + limits.LOG_PAUSE, lambda now: self._over(key))
+        return minute
+
+    def _over(self, key: tuple[str, str]) -> None:
+        """Say how many lines were left out; the next minute begins with the next line."""
+        minute = self._minutes.pop(key)
+        self._causes[key[1]] -= 1
+        if not self._causes[key[1]]:
+            del self._causes[key[1]]
+        if minute.suppressed:
+            cause, host = key
+            count = minute.suppressed
+            text = f"{cause}: {count:,} more {'line' if count == 1 else 'lines'} from {host} within {limits.LOG_PAUSE:g} s"
+            self._node.log(minute.level, text)
+
+
+def host_of(peer: str) -> str:
+    """Return the host of HOST:PORT; of anything else all of it."""
+    host, colon, port = peer.rpartition(":")
+    return host if colon and port.isdecimal() else peer

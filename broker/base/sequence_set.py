@@ -1,0 +1,111 @@
+"""Sets of sequence numbers as ascending lists of inclusive pairs that do not touch, so that a million numbers are one pair.
+
+One number is found by bisection; what two sets have in common, or not, in one pass over both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from broker.base import limits
+from broker.wire.errors import MalformedPacket
+
+LAST = (1 << 48) - 1
+"""The highest sequence number that can be told. No message has it: who has everything can still say what comes next."""
+
+Ranges = list[tuple[int, int]]
+
+
+def find(ranges: Ranges, first: int, last: int) -> int:
+    """Return which pair (the first of them) has any of the numbers `first` to `last`; -1: none."""
+    index = bisect_right(ranges, (first, LAST + 1)) - 1
+    if index >= 0 and ranges[index][1] >= first:
+        return index
+    index += 1
+    return index if index < len(ranges) and ranges[index][0] <= last else -1
+
+
+def discard(ranges: Ranges, first: int, last: int) -> bool:
+    """Take the numbers `first` to `last` out, in place and without a walk; False, and nothing is taken, when not all are in
+    one pair."""
+    index = find(ranges, first, last)
+    if index < 0:
+        return False
+    low, high = ranges[index]
+    if first < low or last > high:
+        return False
+    ranges[index : index + 1] = [pair for pair in ((low, first - 1), (last + 1, high)) if pair[0] <= pair[1]]
+    return True
+
+
+def intersect(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in both of two ascending lists of inclusive pairs."""
+    found = []
+    at = 0
+    for low, high in some:
+        while at < len(others) and others[at][1] < low:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] <= high:
+            found.append((max(low, others[index][0]), min(high, others[index][1])))
+            index += 1
+    return found
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """Return the numbers up to `LAST` that are not in an ascending list of inclusive pairs."""
+    rest = []
+    next_low = 0
+    for low, high in ranges:
+        if next_low < low:
+            rest.append((next_low, low - 1))
+        next_low = max(next_low, high + 1)
+    if next_low <= LAST:
+        rest.append((next_low, LAST))
+    return rest
+
+
+def subtract(some: Ranges, others: Ranges) -> Ranges:
+    """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
+    return intersect(some, complement(others)) if others else list(some)
+
+
+def merge(ranges: Ranges) -> Ranges:
+    """Return inclusive pairs in any order as ascending ones that do not touch."""
+    merged: Ranges = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
+    """Return `most` ascending pairs at most that cover these: the smallest holes between them are filled."""
+    if len(ranges) <= most:
+        return ranges
+    holes = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
+    keep = sorted(holes[len(ranges) - most :])
+    starts, ends = [0, *keep], [*keep, len(ranges)]
+    return [(ranges[a][0], ranges[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
+
+
+def encode_pairs(ranges: Ranges) -> bytes:
+    """Return the numbers as records tell them, 12 bytes for each pair."""
+    return b"".join([low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges])
+
+
+def decode_pairs(data: bytes, what: str) -> Ranges:
+    """Read ascending pairs; `what` has them. Raises MalformedPacket."""
+    if len(data) % 12:
+        raise MalformedPacket(f"{what} is truncated")
+    ranges: Ranges = []
+    below = 0
+    for at in range(0, len(data), 12):
+        low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
+        if not below < low <= high:
+            raise MalformedPacket(f"{what} is out of order")
+        ranges.append((low, high))
+        below = high
+    return ranges

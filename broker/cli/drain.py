@@ -1,0 +1,97 @@
+"""`mqttree drain`: asks a broker on this machine to drain, and watches until it is gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from broker.cli.status import StatusError, ask, fetch, waits_for
+from broker.cluster.drain import read_drain
+from discovery.address import Address, parse_address
+
+LOOK = 0.2
+"""s between two looks at it."""
+SAY = 2.0
+"""s between two lines that tell nothing but numbers."""
+REACH = 3.0
+"""s for the broker where clients are to go to take a connection."""
+PATIENCE = 20.0
+"""s that it may take beyond its own time, for the stop."""
+
+
+def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
+    """Have a broker drain, as `read_drain` reads `values`; returns when it is gone (`wait`), with the exit code.
+
+    Raises ValueError for what cannot be used, and StatusError when there is no answer or it refuses; both one line.
+    """
+    to = read_drain(values).to
+    if to and parse_address(to) == admin:
+        raise ValueError(f"to: {to} is the admin address of this broker itself")
+    _reach(to)
+    found = post(admin, f"/api/drain?{urlencode(values)}")
+    if not wait:
+        _say(found)
+        return 0
+    until = time.monotonic() + found["drain"]["seconds_left"] + PATIENCE
+    shown: tuple[str, float] = ("", 0.0)
+    silent = False
+    while time.monotonic() < until:
+        drain = found.get("drain") or {}
+        if drain.get("state") != shown[0] or time.monotonic() > shown[1] + SAY:
+            shown = (str(drain.get("state")), time.monotonic())
+            _say(found)
+        time.sleep(LOOK)
+        try:
+            found = fetch(admin)
+        except StatusError:
+            if silent:  # twice: not merely busy
+                _print("gone")
+                return 0
+            silent = True
+            continue
+        silent = False
+        if not found.get("draining"):
+            _print("gone, and there again")
+            return 0
+    raise StatusError(f"{admin} is still there")
+
+
+def _reach(to: str) -> None:
+    """Refuse a place that clients could not go to. Raises ValueError."""
+    if to:
+        address = parse_address(to)
+        try:
+            socket.create_connection((address.host, address.port), REACH).close()
+        except (OSError, UnicodeError) as error:
+            raise ValueError(f"to: nobody answers at {to}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
+    """POST to an admin address and return its JSON, within about `timeout` s.
+
+    Raises ValueError when what is asked for cannot be used, StatusError for any other refusal and for no answer.
+    """
+    where, status, answer = ask(admin, "POST", path, timeout, 65_536)
+    text = answer.decode(errors="replace")
+    try:
+        found = json.loads(text) if status == 202 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("drain"), dict):
+        refused = f"{where} refuses: {' '.join(text.split())[:200] or status}"
+        raise ValueError(refused) if status == 400 else StatusError(refused)
+    return found
+
+
+def _say(state: Mapping[str, Any]) -> None:
+    _print(waits_for(state.get("drain") or {}))
+
+
+def _print(text: str) -> None:
+    if sys.stdout is not None:
+        print(text, flush=True)

@@ -1,0 +1,148 @@
+"""A broker's own view of the federation: asked over its admin port, written for people."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from broker.cluster.drain import counted
+from discovery.address import Address, is_wildcard
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""bytes; a thousand links with long names fit ten times."""
+
+
+class StatusError(Exception):
+    """No answer, or none of a broker; the text is one line."""
+
+
+def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
+    """Get /api/federation from an admin address, within about `timeout` s. Raises StatusError."""
+    where, status, body = ask(admin, "GET", "/api/federation", timeout, MAX_ANSWER)
+    try:
+        state = json.loads(body) if status == 200 else None
+    except ValueError:
+        state = None
+    if not isinstance(state, dict) or not isinstance(state.get("links"), list) or "root" not in state:
+        raise StatusError(f"{where} does not answer as a broker's admin port does")
+    return state
+
+
+def ask(admin: Address, method: str, path: str, timeout: float, most: int) -> tuple[Address, int, bytes]:
+    """Ask an admin address; returns where that was, the answer's status and `most` bytes of it. Raises StatusError."""
+    where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
+    connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return where, answer.status, answer.read(most)
+    except http.client.HTTPException:
+        raise StatusError(f"{where} does not answer as a broker's admin port does") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StatusError(f"no broker answers at {where}: {reason}") from None
+    finally:
+        connection.close()
+
+
+def render(state: dict[str, Any]) -> str:
+    """Write what a broker says of its tree as some lines of text."""
+    links = sorted(state["links"], key=lambda link: str(link.get("address")))
+    root = state["root"] == state["id"]
+    lines = [
+        f"broker   {_title(state.get('name'), state.get('listen'))}  id {state['id']}",
+        f"cluster  {state.get('cluster')}, {state.get('state')}, epoch {state.get('epoch')}, routing {state.get('routing')}, "
+        f"capability {state.get('capability')}",
+    ]
+    if root:
+        lines.append("root     this broker")
+    else:
+        parent = next((link for link in links if link.get("peer") == state.get("parent")), None)
+        by = f", through {_title(parent.get('name'), parent.get('address'))}" if parent else ""
+        lines.append(f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}")
+    overlays = state.get("overlays")
+    if isinstance(overlays, dict):
+        if overlays.get("active"):
+            sets = len(overlays.get("sets", ()))
+            lines.append(
+                f"overlays {sets} for {overlays.get('topics')} topics; "
+                f"messages of {overlays.get('relayed_origins')} other brokers pass through here"
+            )
+        else:
+            lines.append("overlays none: some broker routes otherwise, or none is there")
+    drain = state.get("drain")
+    if isinstance(drain, dict):
+        lines.append(f"draining {waits_for(drain)}")
+    lines += ["", *_tree(state, links)]
+    unlinked = [
+        member
+        for member in state.get("members", [])
+        if member.get("id") not in {link.get("peer") for link in links if link.get("up")}
+    ]
+    if unlinked:
+        lines += ["", "known, without a link:"]
+        lines += [f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}" for member in unlinked]
+    counters = state.get("counters", {})
+    shown = ("published", "delivered", "forwarded", "received_link", "duplicates", "replayed")
+    lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
+    held = ("connections", "sessions", "subscriptions", "retained")
+    lines.append("  ".join(f"{name} {state[name]}" for name in held if name in state))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
+    """Draw the tree as this broker sees it, links that both ends let messages through: the way to the root, itself, the links
+    down; then the links that are not in the tree, or not yet."""
+    if not links:
+        return ["no links: this broker is alone"]
+    inside = [link for link in links if link.get("up") and link.get("forwarding") and link.get("role") != "blocked"]
+    up = [link for link in inside if link.get("role") == "root"]
+    down = [link for link in inside if link.get("role") != "root"]
+    beside = [link for link in links if link not in inside]
+    direct = isinstance(state.get("overlays"), dict)  # messages take the shortest way, in the tree or not
+    lines = [_link(link, "", direct=direct) for link in up]
+    indent = "└─ " if up else ""
+    lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")
+    margin = " " * len(indent)
+    for number, link in enumerate(down, 1):
+        lines.append(margin + _link(link, "└─ " if number == len(down) else "├─ ", direct=direct))
+    if beside:
+        lines += ["", "links beside the tree:", *(_link(link, "  ", direct=direct) for link in beside)]
+    return lines
+
+
+def _link(link: dict[str, Any], lead: str, *, direct: bool) -> str:
+    about = [str(link.get("role"))]
+    if not link.get("up"):
+        about.append("down")
+    elif link.get("rtt_ms") is not None:
+        about.append(_ms(link["rtt_ms"]))
+    if link.get("draining"):
+        about.append("draining")
+    if direct and link.get("carries"):
+        about.append("carries messages")
+    return f"{lead}{_title(link.get('name'), link.get('address'))}  {', '.join(about)}"
+
+
+def waits_for(drain: dict[str, Any]) -> str:
+    """Say how far a drain is and what it waits for, from its part of /api/federation."""
+    kept = int(drain.get("journal_left") or 0)
+    counts = {"client": drain.get("clients_left"), "session": drain.get("sessions_left"), "link": drain.get("links_left")}
+    waiting = [counted(int(number), name) for name, number in counts.items() if number]
+    if kept:
+        waiting.append(f"{counted(kept, 'session')} in the journal that other brokers may fetch")
+    if drain.get("state") == "tree":
+        waiting.append("the neighbours to turn to others")
+    return f"{drain.get('state')}: waits for {', '.join(waiting) or 'nothing'}; {drain.get('seconds_left')} s at most"
+
+
+def _title(name: object, address: object) -> str:
+    """Return name and address of a broker; a name that is only an address already says it."""
+    if not name:
+        return str(address)
+    return f"{name} ({address})" if address else str(name)
+
+
+def _ms(value: object) -> str:
+    return f"{value:.2f} ms" if isinstance(value, int | float) else "? ms"

@@ -1,0 +1,528 @@
+"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it (design section 3).
+
+It decides; `Link` parses and encodes, `stp.tree.Tree` computes, `discovery.membership.Membership` knows who is there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from broker.base import limits
+from broker.base.rate_limit import Rate
+from broker.cluster.delivery.answers import Answers
+from broker.cluster.delivery.forwarder import Relay
+from broker.cluster.delivery.gap_recovery import Streams
+from broker.cluster.delivery.late import Late
+from broker.cluster.delivery.link_acks import LinkAcks
+from broker.cluster.delivery.orphans import Orphans
+from broker.cluster.delivery.resync import Repair
+from broker.cluster.delivery.subscription_start import Positions
+from broker.cluster.delivery.unlogged import Unlogged
+from broker.cluster.drain import CLIENTS_AT
+from broker.cluster.id_conflict import IdConflict
+from broker.cluster.link.admission import Admission, split_peer
+from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
+from broker.cluster.link.link import Link
+from broker.cluster.remote_flow_control import Backpressure
+from broker.cluster.retained_sync import Retention
+from broker.cluster.sessions.delivered_ranges import Repeats
+from broker.cluster.sessions.takeover import Moving
+from broker.cluster.sessions.whereabouts import Whereabouts
+from broker.cluster.sharing.assignments import Assignments
+from broker.cluster.sharing.catchup import Catchup
+from broker.cluster.sharing.custody import Custody
+from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.cluster.state_view import federation_state
+from broker.cluster.strategy.directory import STATE, Listings
+from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.source_trees import Overlays
+from broker.cluster.strategy.subscription_barrier import Propagation
+from broker.config.node_config import NodeConfig
+from broker.core.connection import Connection
+from broker.core.effects import Datagram, Dial
+from broker.persistence.absent_members import Absents
+from broker.wire.constants import ReasonCode
+from broker.wire.encode import encode_packet
+from broker.wire.errors import MalformedPacket, WireError
+from broker.wire.packets import Connect, Disconnect
+from discovery import effects as discovery
+from discovery.address import Address
+from discovery.gossip import decode_members, encode_members
+from discovery.member_table import MAX_MEMBERS
+from discovery.membership import Membership
+from stp import bpdu as bpdus
+from stp.bpdu import Role
+from stp.priority_vector import Identity
+from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+STOPPED = 1.0
+"""s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
+
+LATE = 0.1
+"""s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes less."""
+
+
+class Federation:
+    """Everything between this broker and the others."""
+
+    def __init__(self, node: Node, now: float, wall: float, rng: random.Random) -> None:
+        config = node.config
+        self.node = node
+        self.config: NodeConfig = config
+        self.rng = rng
+        self.entropy: Callable[[int], bytes] = rng.randbytes
+        """Makes so many bytes for keys and nonces; a driver puts in what nobody can guess."""
+        self.own = Identity(config.id, config.boot, (config.host, config.port))
+        self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
+        self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
+        self._due = now
+        self._planned = now  # the same, but for what is hurried
+        self._ran = now  # s; this broker was running then
+        self.enabled = config.discovery != "off" or bool(config.seeds)
+        self.listings = Listings(self)
+        self.listings.on_way.append(self._reachable)
+        self.overlays = Overlays(node, self)
+        self.propagation = Propagation(node, self)
+        self.backpressure = Backpressure(node, self)
+        self.interest = Interest(node, self)
+        self.sharing = Sharing(node, self)
+        self.assignments = Assignments(node, self)
+        self.custody = Custody(node, self)
+        self.catchup = Catchup(node, self)
+        self.moving = Moving(node, self)
+        self.unlogged = Unlogged(node, self)
+        self.repeats = Repeats(node, self)
+        self.positions = Positions(node)
+        self.whereabouts = Whereabouts(node, self)
+        self.streams = Streams(node, self)
+        self.orphans = Orphans(node, self)
+        self.relay = Relay(node, self, now)
+        self.acks = LinkAcks(self.relay, self)
+        self.absents = Absents(node, self)
+        self.answers = Answers(node, self)
+        self.late = Late(node, self)
+        self.repair = Repair(self.relay, self)
+        self.retention = Retention(node, self, now, wall)
+        self.admission = Admission(self)
+        self.id_conflict = IdConflict(self)
+        self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
+        self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
+        self.records |= self.propagation.records | self.positions.records
+        self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
+        self.handshakes: dict[Link, None] = {}  # oldest first
+        self.to_ping: list[Link] = []
+        self._gossip_at = now  # members are told again no earlier
+        self._leaving = False
+        self._change: TopologyChange | None = None  # the newest one that $TC has not told
+        self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
+        self._change_at = now
+        self.listings.post(STATE + b"name", config.name.encode())
+        if where := config.clients_at():
+            self.listings.post(CLIENTS_AT, where.encode())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are kept for clients of other brokers, and by what these say, about."""
+        refs = len(self.assignments.ledger) + self.custody.count
+        shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
+        noted = self.absents.memory + self.positions.memory
+        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size + self.unlogged.size + self.catchup.keeps
+        said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
+        return shared + noted + moving + said + self.streams.release.held_bytes
+
+    # ---------------------------------------------------------------- inputs
+
+    def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
+        """Take a datagram of the discovery group."""
+        self.membership.datagram_received(data, source, now)
+        self._settle(now)
+
+    def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
+        """Take over a connection whose first packet was a broker's CONNECT; `body`: its bytes behind the length."""
+        if len(self.links) + len(self.handshakes) >= limits.MAX_LINKS:
+            self.count("links_refused")
+            conn.abort("too many links")
+            return
+        self.admission.make_room(now)
+        link = Link(self, conn, False, split_peer(conn.peer), now)
+        conn.owner = link
+        self.node.links_by_connection[conn] = link
+        self.handshakes[link] = None
+        if not self.enabled:
+            link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, "calls one that does not federate", "links_refused")
+            return
+        try:
+            link.handshake.connect_received(connect, body, now)
+        except WireError as error:
+            link.fail(error)
+        self._settle(now)
+
+    def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
+        """Take a connection that we dialled and that stands."""
+        link = Link(self, conn, True, (dial.host, dial.port), now)
+        conn.owner = link
+        self.node.links_by_connection[conn] = link
+        self.handshakes[link] = None
+        link.handshake.call()
+
+    def dial_failed(self, dial: Dial, reason: str, now: float) -> None:
+        """Note that a dial came to nothing."""
+        self.membership.dial_failed(Address(dial.host, dial.port), reason, now)
+        self._settle(now)
+
+    def seed_resolved(self, seed: str, addresses: Iterable[tuple[str, int]], now: float) -> None:
+        """Take what the name of a configured seed resolved to."""
+        self.membership.seed_resolved([Address(h, p) for h, p in addresses], now, seed)
+        self._settle(now)
+
+    # ---------------------------------------------------------------- time
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due (s), None when never."""
+        return self._due if self.enabled or self.links or self.handshakes else None
+
+    def awake(self, now: float) -> None:
+        """Note that this broker runs. If it was stopped or starved, nobody's silence is proven: nobody could be heard. To be
+        called ahead of all that judges silence. What was planned tells, not what is due: that may have been hurried."""
+        if now - self._planned > LATE:
+            stood = now - self._ran
+            self.streams.stood_still(stood, now)
+            if stood > STOPPED:
+                for link in (*self.links.values(), *self.handshakes):
+                    link.conn.last_heard = now
+                    link.opened = max(link.opened, now - 0.5)
+        self._ran = now
+
+    def tick(self, now: float) -> None:
+        """Do what is due: hellos, time-outs, discovery, the tree."""
+        if now < self._due:
+            return
+        for link in list(self.handshakes):
+            if link.opened + self.config.handshake_timeout <= now:
+                self.count("link_timeouts")
+                link.conn.abort("handshake timed out")
+                self.link_lost(link, "handshake timed out", now)
+        for link in list(self.links.values()):
+            if link.state != "up":
+                continue
+            if link.conn.last_heard + self.config.link_timeout <= now:
+                self.count("link_timeouts")
+                self.log("warning", f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed")
+                link.conn.abort("silent")
+                continue
+            if link.mid_packet and link.conn.last_heard + self.config.hello > now:
+                self.heard(link, now)  # its BPDUs wait behind a large packet
+            if link.next_hello <= now:
+                link.send_ping(now)
+        self.id_conflict.tick(now)
+        self.membership.tick(now)
+        self.tree.tick(now)
+        self.relay.tick(now)
+        self.retention.tick(now)
+        self.listings.tick(now)
+        self.sharing.tick(now)
+        self.overlays.tick(now)
+        self._tell_change(now)
+        self._settle(now)
+
+    def tell(self, now: float) -> None:
+        """Tell neighbours what was posted, ahead of what is sent to clients after this; later if much was told just now."""
+        if self.listings.may_tell(now):
+            self._settle(now)
+
+    def hurry(self, at: float) -> None:
+        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is planned tells of a stop."""
+        self._due = min(self._due, at)
+
+    def _deadline(self, now: float) -> float:
+        due = min(now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline())
+        if (at := self.membership.next_deadline()) is not None and at < due:
+            due = at
+        timeout = self.config.link_timeout
+        for link in self.links.values():
+            due = min(due, link.next_hello, link.conn.last_heard + timeout)
+        for link in self.handshakes:
+            due = min(due, link.opened + self.config.handshake_timeout)
+        if self._change is not None:
+            due = min(due, self._change_at)
+        if (at := self.listings.next_deadline()) is not None and at < due:
+            due = at
+        if (at := self.overlays.next_deadline()) is not None and at < due:
+            due = at
+        if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
+            due = min(due, self._gossip_at)
+        return max(now + 0.001, due)
+
+    def _settle(self, now: float) -> None:
+        """Carry out what discovery and the tree decided, until neither wants more."""
+        self.awake(now)
+        for _ in range(16):  # each round can only lead to a few more; the rest comes with the next tick
+            busy = False
+            for effect in self.membership.take_effects():
+                busy = True
+                self._discovery(effect, now)
+            for change in self.tree.take_changes():
+                busy = True
+                self._tree_changed(change, now)
+            for peer_id, bpdu in self.tree.take_bpdus(now):
+                link = self.links.get(peer_id)
+                if link is not None and link.state == "up":
+                    link.add_record(BPDU, bpdus.encode(bpdu))
+            self.membership.tree_agreed(self.tree.agreed, now)
+            busy |= self.listings.settle(now)
+            busy |= self.overlays.settle(now)
+            self.repair.proceed(now)
+            if not busy:
+                break
+        self._gossip(now)
+        for link in self.to_ping:
+            if link.state == "up" and not link.conn.closing:
+                link.send_ping(now)
+        self.to_ping.clear()
+        self._due = self._planned = self._deadline(now)
+
+    def _gossip(self, now: float) -> None:
+        """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""
+        version = self.membership.gossip_version
+        again = now >= self._gossip_at
+        news: dict[int, bytes] = {}
+        for link in self.links.values():
+            since = link.gossiped
+            if since != version and link.state == "up" and (again or since == -1):
+                if since != -1:
+                    self._gossip_at = now + limits.GOSSIP_PAUSE
+                link.gossiped = version
+                if since not in news:
+                    news[since] = encode_members(self.membership.members(now, since))
+                if news[since]:
+                    link.add_record(MEMBERS, news[since])
+
+    def _discovery(self, effect: discovery.Effect, now: float) -> None:
+        match effect:
+            case discovery.Announce(data):
+                self.node.effects.append(Datagram(data))
+            case discovery.Dial(address):
+                if self._alive_at(address, now):
+                    self.membership.dial_failed(address, "the broker there is linked", now)
+                else:
+                    self.node.effects.append(Dial(address.host, address.port))
+            case discovery.Surplus(broker_id):
+                self._close_surplus(broker_id, now)
+            case discovery.SameId(address):
+                self.id_conflict.suspect(address, now)
+            case discovery.Log(level, text):
+                self.node.log(level, text)
+            case discovery.StateChanged(state):
+                self.node.log("debug", f"federation state: {state}")
+            case _:
+                pass
+
+    def _close_surplus(self, broker_id: bytes, now: float) -> None:
+        """Close a link that is one too many, if neither end needs it in the tree; the other one may dial."""
+        link, port = self.links.get(broker_id), self.tree.ports.get(broker_id)
+        if link is None or port is None or link.state != "up" or not link.dialled:
+            return
+        if link.forwarding or port.forwarding or Role.ROOT in (port.role, port.echo):
+            return
+        self.count("links_surplus")
+        link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5))
+        self.link_lost(link, "one too many", now, quiet=True)
+
+    def _alive_at(self, address: Address, now: float) -> bool:
+        """Say whether the link to the broker that advertises this address works.
+
+        Another broker that goes about with its id (a copied data directory) makes discovery think that it was restarted. A second
+        dial would take the place of the link that stands, again with every announcement.
+        """
+        return any(
+            link.state == "up"
+            and link.peer is not None
+            and (link.peer.host, link.peer.port) == address
+            and link.conn.last_heard + 2 * self.config.hello > now
+            for link in self.links.values()
+        )
+
+    def set_capability(self, capability: float, now: float) -> None:
+        """Note that this broker can do more, or less, than it said."""
+        self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
+        self.tree.set_capability(capability, now)
+        self._settle(now)
+
+    def _tree_changed(self, change: object, now: float) -> None:
+        match change:
+            case RootChanged():
+                root = self.tree.root
+                who = "this broker" if self.tree.is_root else f"{root.address[0]}:{root.address[1]}"
+                self.node.log("debug" if self._leaving else "info", f"root of the tree is now {who}")
+            case ForwardingChanged():
+                link = self.links.get(change.peer)
+                if link is not None:
+                    self.listings.forwarding_changed(link, change.forwarding)
+                    self.repair.forwarding_changed(link, change.forwarding, now)
+            case TopologyChange():
+                self.count("topology_changes")
+                self._change = change
+                self._tell_change(now)
+            case _:
+                pass
+
+    def _reachable(self, broker_id: bytes, via: bytes | None) -> None:
+        """Note that there is a way to a broker in the tree (through this neighbour), or that there is none any more."""
+        self.membership.reachable(broker_id, via is not None, self.node.now)
+
+    def _tell_change(self, now: float) -> None:
+        """Publish the newest topology change; what comes too often waits, and only the newest of that is published."""
+        change = self._change
+        if change is None:
+            return
+        if not self._changes.take(now):
+            self._change_at = now + 1 / limits.TOPOLOGY_CHANGES
+            return
+        self._change = None
+        text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
+        self.node.publish_internal("$TC", json.dumps(text).encode(), 0, False)
+
+    # ---------------------------------------------------------------- links
+
+    def link_up(self, link: Link, now: float) -> None:
+        """Note that a link's handshake is complete."""
+        peer = link.peer
+        assert peer is not None
+        self.handshakes.pop(link, None)
+        self.count("links_opened")
+        self.log("info", f"link to {link.title} is up", cause="link up", peer=link.conn.peer, most=limits.LOG_LINKS)
+        address = Address(peer.host, peer.port)
+        self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
+        self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
+        self.node.federated = True  # from now on somebody may miss something: keep a log
+        self.propagation.changed()
+        self.interest.begin()
+        self.overlays.opened(link)
+        link.send_ping(now)
+        self._settle(now)
+
+    def link_lost(self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False) -> None:
+        """Note that a link is gone, whatever its state was. `replaced`: the next one to the same broker stands already."""
+        if link.state == "closed":
+            return
+        was_up = link.state == "up"
+        link.state = "closed"
+        self.node.links_by_connection.pop(link.conn, None)
+        self.handshakes.pop(link, None)
+        self.absents.cut_off(link)
+        self.acks.lost(link)
+        self.repair.link_down(link)
+        self.overlays.closed(link)
+        self.listings.forwarding_changed(link, False)
+        peer = link.peer
+        if peer is not None and self.links.get(peer.id) is link:
+            del self.links[peer.id]
+            if was_up:
+                self.count("links_closed")
+                if not quiet:
+                    text = f"link to {link.title} is down: {reason}"
+                    self.log("info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS)
+                self.tree.port_down(peer.id, now, not replaced)
+                if not replaced:
+                    self.membership.link_down(peer.id, now, peer.boot)
+        if link.dialled and not was_up:
+            self.membership.dial_failed(Address(*link.address), reason, now)
+        self.propagation.changed()
+        self._settle(now)
+
+    def link_left(self, link: Link, reason: int, now: float) -> None:
+        """Take a DISCONNECT on a link: a broker that stops says goodbye."""
+        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.state == "up":
+            self.membership.member_left(link.peer.id, link.peer.boot, now)
+        self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
+
+    def refused(self, link: Link, why: str) -> None:
+        """Note that another broker turned our dial away."""
+        self.count("links_refused")
+        self.log("warning", f"broker at {link.conn.peer} refused the link: {why}", cause="refused our link", peer=link.conn.peer)
+
+    def heard(self, link: Link, now: float) -> None:
+        """Note that part of a packet came: the peer lives, however large the packet."""
+        if link.peer is not None and link.state == "up":
+            self.tree.heard(link.peer.id, now)
+
+    def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
+        """Take a measured round trip."""
+        self.overlays.measured(link)
+        if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
+            self._settle(now)
+
+    def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
+        """Take one record of a PINGREQ; one of a type that is unknown here is skipped.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
+        handler = self.records.get(kind)
+        if handler is not None:
+            handler(link, body, now)
+        self._settle(now)
+
+    def _bpdu_received(self, link: Link, body: bytes, now: float) -> None:
+        assert link.peer is not None
+        try:
+            self.tree.bpdu_received(link.peer.id, bpdus.decode(body), now)
+        except bpdus.BpduError as error:
+            raise MalformedPacket(f"BPDU: {error}") from None
+
+    def _members_received(self, link: Link, body: bytes, now: float) -> None:
+        peer = link.peer
+        assert peer is not None
+        via = Address(peer.host, peer.port)
+        for broker_id, boot, addresses, alive in decode_members(body)[:MAX_MEMBERS]:
+            self.membership.member_learnt(broker_id, boot, addresses, now, alive=alive, via=via)
+
+    def link_behind(self, link: Link) -> None:
+        """Note that a link's queue overflowed."""
+        self.repair.link_behind(link)
+        self.relay.leave(link)
+        self.overlays.closed(link)
+
+    def link_caught_up(self, link: Link, now: float) -> None:
+        """Note that it drained: replay what it missed."""
+        self.overlays.opened(link)
+        self.repair.link_caught_up(link)
+        self._settle(now)
+
+    def behind(self) -> bool:
+        """Whether old messages may come: a broker is away, or has been asked for what is missing here."""
+        return bool(self.absents.absent) or self.streams.unsettled()
+
+    # ---------------------------------------------------------------- end
+
+    def leave(self, now: float) -> None:
+        """Say goodbye to everybody; the driver then closes."""
+        self._leaving = True  # that the tree is gone from here then is no news
+        self.membership.leave(now)
+        self.assignments.leave()
+        self._settle(now)
+        for link in list(self.links.values()):
+            link.conn.close(encode_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN), 5))
+
+    # ---------------------------------------------------------------- telling
+
+    def count(self, counter: str) -> None:
+        """Count a rare event by the name of its counter."""
+        setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
+
+    def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
+        """Log a line; one with a `cause` at most so often a minute for the peer's host (`log_limit`)."""
+        if cause:
+            self.node.log_limit.line(level, cause, peer, text, most)
+        else:
+            self.node.log(level, text)
+
+    def state(self) -> dict[str, Any]:
+        """What /api/federation says (design section 6)."""
+        return federation_state(self)

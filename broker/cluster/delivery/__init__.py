@@ -1,0 +1,1 @@
+"""Messages over links, each once and in order: forwarding, replay log, resync, gap recovery."""

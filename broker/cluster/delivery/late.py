@@ -1,0 +1,213 @@
+"""What has left the log for its tail, and nobody asks for, is offered to a broker that was away, once it is back
+(docs/decisions/0031): with flooding by who published it; and in any case what was on its way over a link that was lost, by the
+broker that had it last.
+
+    broker that has it                      broker that is back
+    OFFER  numbers that the tail has  --->
+                                      <---  LACK   those of them that it lacks, after its neighbours have replayed their logs
+    PIECE  a frame of these           --->  taken like messages from a link: delivered here, passed on, each once
+                                      <---  LACK   when subscribers here have room: what is still missing, until nothing is
+
+It is offered again each second until something is heard. It comes behind what is newer.
+
+    body of OFFER, LACK   origin, (u48 first, u48 last)...
+    body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it stands for what was offered,
+                          a part of (u32 size of ages, ages, PUBLISH packets)
+    origin                id, u32 boot
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.sequence_set import decode_pairs, encode_pairs
+from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
+from broker.cluster.delivery.paced_release import crowded
+from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.delivery.subscription_start import encode_ages
+from broker.cluster.link.codec import LAST, Ranges, encode_for_links, intersect, merge, roughly, split_key, subtract
+from broker.cluster.strategy.directory import BEHIND
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.link import Link
+    from broker.node import Node
+
+OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
+"""Kinds of messages to one broker."""
+
+AGAIN = 1.0
+"""s without an answer after which is offered again; and after a broker is back until it is for the first time."""
+
+PAUSE = 0.005
+"""s between two looks at subscribers that have to catch up."""
+
+ORIGIN_SIZE = 12
+"""bytes of an origin,"""
+
+HEAD = ORIGIN_SIZE + 15
+"""and ahead of what is in a part of a PIECE."""
+
+LONGEST = 4 * CHUNK
+"""bytes of all pieces that are coming, beyond the largest message; of more, some are offered again."""
+
+
+class Late:
+    """Both ends of it."""
+
+    __slots__ = ("_asked", "_coming", "_federation", "_node", "_number", "_parts", "_reading")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._number = 0
+        self._reading: set[tuple[bytes, bytes]] = set()  # brokers and origins for which the tail is being read
+        # By who offers it, and origin: number of the piece that comes, and what has come of it.
+        self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
+        self._coming = 0  # bytes of these
+        self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
+        federation.listings.receive(OFFER, self._offer_received)
+        federation.listings.receive(LACK, self._lack_received)
+        federation.listings.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+
+    # ---------------------------------------------------------------- who has it
+
+    def tick(self, now: float) -> None:
+        """Once a second: offer what is in the tail for brokers that are back."""
+        absents = self._federation.absents
+        asked = self._federation.relay.ours if self._federation.streams.active else set()
+        for broker_id, absent in absents.absent.items():
+            if absent.back is None or now < absent.back + AGAIN or now < absent.asked_at + AGAIN:
+                continue
+            left = absents.tail.left(broker_id)
+            for key in {*left, *absent.dropped} - asked:
+                numbers = [(part.first, part.last) for part in left.get(key, ())]
+                numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
+                if numbers and absent.lacking.get(key) != []:
+                    self._federation.listings.send(broker_id, OFFER, encode_ranges(key, merge(numbers)))
+
+    def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
+        key, lacks = decode_ranges(body)
+        absents = self._federation.absents
+        if not absents.holds(sender, key):
+            return
+        absents.lacks(sender, key, lacks)
+        frame = absents.tail.first(sender, key, lacks)
+        if frame is None:
+            absents.sent(sender, key)
+        elif (sender, key) not in self._reading:
+            self._reading.add((sender, key))
+            top = frame.parts[sender, key].last
+            absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries, top))
+
+    def _send(self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None, top: int) -> None:
+        self._reading.discard((receiver, key))
+        now = self._node.now
+        found = parts_of(entries or (), key, lacks)
+        ages = encode_ages(found, now) if found else b""
+        data = b"".join((len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found)))
+        self._node.counters.tail_replayed += sum(entry.count for entry in found)
+        self._number = self._number + 1 & 0xFFFFFFFF
+        head = a2b_base64(key) + self._number.to_bytes(4, "big")
+        count = max(1, -(-len(data) // PART))
+        for index in range(count):
+            told = head + index.to_bytes(4, "big") + bytes((index == count - 1,)) + top.to_bytes(6, "big")
+            self._federation.listings.send(receiver, PIECE, told + data[index * PART : (index + 1) * PART])
+
+    # ---------------------------------------------------------------- the broker that is back
+
+    def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
+        key, offered = decode_ranges(body)
+        if key not in self._federation.relay.vector or key in self._federation.relay.ours:
+            return  # it is about to be known
+        if self._federation.streams.active and split_key(key)[0] == sender:
+            return  # it is asked
+        if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
+            self._asked[sender, key] = offered
+            self._ask(key, sender, now)
+
+    def _ask(self, key: bytes, sender: bytes, now: float) -> None:
+        """Tell who offers something what of it is missing here."""
+        window = self._federation.relay.vector.get(key)
+        offered = self._asked.get((sender, key))
+        if window is None or offered is None:
+            return
+        missing = window.lacks
+        if window.stream is not None:  # what was lost on its way was taken for what nobody wanted
+            missing = subtract(merge([*window.history, *missing]), window.stream.kept)
+        lacks = roughly(intersect(offered, missing))
+        if not lacks:
+            del self._asked[sender, key]
+            self._forget(sender, key)
+        self._federation.listings.send(sender, LACK, encode_ranges(key, lacks))
+        self._federation.hurry(now)
+
+    def _piece_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) < HEAD:
+            raise MalformedPacket("old messages are truncated")
+        key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
+        number, index = int.from_bytes(body[ORIGIN_SIZE:16], "big"), int.from_bytes(body[16:20], "big")
+        link = self._federation.listings.arriving
+        if (sender, key) not in self._asked or link is None:
+            return
+        if self._parts.get((sender, key), (number, []))[0] != number:
+            self._forget(sender, key)
+        parts = self._parts.setdefault((sender, key), (number, []))[1]
+        if index != len(parts) or self._coming > self._node.config.max_packet_size + LONGEST:
+            self._forget(sender, key)  # it is offered again
+            return
+        parts.append(body[HEAD:])
+        self._coming += len(body) - HEAD
+        if body[20]:
+            self._forget(sender, key)
+            topics = self._take(link, key, b"".join(parts), now)
+            # What is missing up to there is not there, either: nobody here wanted it. It must not be asked for again.
+            top = int.from_bytes(body[21:HEAD], "big")
+            self._asked[sender, key] = intersect(self._asked[sender, key], [(top + 1, LAST)]) if top < LAST else []
+            self._when_room(key, sender, topics, now)
+
+    def _forget(self, sender: bytes, key: bytes) -> None:
+        self._coming -= sum(map(len, self._parts.pop((sender, key), (0, []))[1]))
+
+    def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
+        """Take messages as if they had come over a link; returns their topics."""
+        end = 4 + int.from_bytes(data[:4], "big")
+        relay = self._federation.relay
+        self._federation.positions.aged(data[4:end], now, holes=True)
+        topics = set()
+        for origin, sequence, message, choice, alone in read_link_packets(data[end:], now):
+            if origin != key or not 0 < sequence < LAST or alone or not message.qos:
+                continue
+            if not relay.accept(key, sequence, 1, now):
+                self._node.counters.duplicates += 1
+                continue
+            topics.add(message.topic)
+            told = b"" if choice is None else choice.encode()
+            relay.received(link, message, key, sequence, encode_for_links(message, key, sequence, now, told), now, choice)
+        return topics
+
+    def _when_room(self, key: bytes, sender: bytes, topics: set[bytes], now: float) -> None:
+        """Ask for more when the sessions that got this have room."""
+        node = self._node
+        journal = node.durability
+        full = node.fanout.waiting >= limits.HOLD_QUEUED
+        full |= journal is not None and journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
+        if full or any(crowded(delivery.session) for topic in topics for delivery in node.fanout.route(topic).deliveries):
+            node.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
+        else:
+            self._ask(key, sender, now)
+
+
+def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
+    """Return an OFFER or a LACK."""
+    return a2b_base64(key) + encode_pairs(roughly(ranges, limits.MAX_GAPS))
+
+
+def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
+    """Return the origin and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
+    if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * limits.MAX_GAPS:
+        raise MalformedPacket("offer of old messages is truncated")
+    return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(body[ORIGIN_SIZE:], "offer of old messages")

@@ -1,0 +1,234 @@
+"""What each neighbour has acknowledged of the replay log, and who waits while the log is full of the rest (decision 27).
+
+A position is the number of bytes that the log had taken before an entry. A link keeps the log from the position up to which its
+neighbour is known to have everything. To find out, a mark (a PINGREQ with a number of its own) is sent behind the messages of the
+link; the PINGRESP with that number says that all of them have arrived. Marks are sent only when the log is about to drop what
+nobody has acknowledged, every 16 MiB or so: messages cost nothing more.
+
+    link: not keeping -(forwards, or a way of topics leads over it)-> keeping from a position -(mark acknowledged)-> a later one
+    log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held -(they lack LOG_BYTES at most)-> room
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import NEVER
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.forwarder import Relay
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.link.link import Link
+
+MARK = 1 << 30
+"""Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
+
+AHEAD = 2
+"""Marks are sent this part of the log before it would drop what is not acknowledged: more than a round trip brings."""
+
+STEP = 1024 * 1024
+"""bytes of the log between two marks on one link at least."""
+
+
+class LinkAcks:
+    """Which part of the log each link still needs."""
+
+    __slots__ = ("_again", "_away", "_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
+
+    def __init__(self, relay: Relay, federation: Federation) -> None:
+        self._node = relay.node
+        self._federation = federation
+        self._log = relay.log
+        self._log.pressed = self._pressed
+        self._log.full = self._full
+        self._log.lost = self._lost
+        self._keeping: list[Link] = []
+        self._parted: dict[bytes, tuple[int, float, float]] = {}  # brokers that are about to ask: position, until when, at most
+        self._number = 0
+        self._again = False  # marks are to be sent behind a large message that is about to be sent
+        self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
+        self._holding = False
+
+    # ---------------------------------------------------------------- who needs what
+
+    def keep(self, link: Link, position: int) -> None:
+        """Keep the log from `position` on until the neighbour has it, or the link does not lead there any more."""
+        if link.kept_from is None:
+            link.kept_from = position
+            link.kept_since = self._node.now
+            self._keeping.append(link)
+        elif position < link.kept_from:
+            link.kept_from = position
+            link.kept_since = self._node.now
+        self._settle()
+
+    def free(self, link: Link) -> None:
+        """Keep nothing for a link any more."""
+        if link.kept_from is not None:
+            link.kept_from = None
+            link.marks.clear()
+            self._keeping.remove(link)
+            self._settle()
+
+    def lost(self, link: Link) -> None:
+        """A link is gone. Its neighbour may be on its way back, or have another one, and asks for what it has not got."""
+        if link.kept_from is not None and link.peer is not None:
+            self.part(link.peer.id, link.kept_from)
+        self.free(link)
+
+    def part(self, broker_id: bytes, position: int) -> None:
+        """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
+        if len(self._parted) < limits.ABSENT_BROKERS:
+            patience = limits.PARTED_TIME if self._federation.streams.active else 0.0  # who floods asks its next neighbour
+            now = self._node.now
+            if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
+                position = min(position, known[0])
+            self._parted[broker_id] = (position, now + patience, now + limits.REPAIR_TIME)
+            self._away.discard(broker_id)
+            self._settle()
+
+    def asked(self, broker_id: bytes, more: bool) -> None:
+        """A broker has asked for what it lacks; `more`: it has not got all of it yet."""
+        known = self._parted.get(broker_id)
+        if known is not None and more:
+            self._parted[broker_id] = (known[0], min(self._node.now + limits.PARTED_TIME, known[2]), known[2])
+        elif known is not None:
+            self.parted(broker_id)
+
+    def lacked_from(self, broker_id: bytes) -> int:
+        """Return from which position on a broker may lack messages."""
+        found = self._parted.get(broker_id)
+        return self._log.begin if found is None else found[0]
+
+    def went(self, broker_id: bytes) -> None:
+        """The tree has lost a broker, perhaps for the moment that a new link takes. Nobody is held for it."""
+        if (known := self._parted.get(broker_id)) is not None:
+            self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
+            self._away.add(broker_id)
+            self._settle()
+
+    def parted(self, broker_id: bytes) -> None:
+        """Keep the log for a broker no longer."""
+        self._parted.pop(broker_id, None)
+        self._away.discard(broker_id)
+        self._settle()
+
+    def _lowest(self, parted: Iterable[bytes]) -> int:
+        """Return from which position on the log is needed by links, and by these brokers."""
+        lowest = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
+        return min([lowest, *(self._parted[broker_id][0] for broker_id in parted)])
+
+    def _settle(self) -> None:
+        """Tell the log up to where it is free to drop, and let publishers go on if that made room."""
+        log = self._log
+        log.floor = self._lowest(self._parted)
+        log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
+        if log.size > log.limit:
+            log.trim()
+        if self._holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
+            self._holding = False
+            self._node.release_publishers(self)
+
+    # ---------------------------------------------------------------- marks
+
+    def _pressed(self) -> None:
+        """The log is about to drop what is not acknowledged: ask for acknowledgements."""
+        log = self._log
+        log.warn = log.recent + STEP
+        for link in self._keeping:
+            self._mark(link)
+        if log.unsent >= STEP and not self._again:  # nothing may come behind it: who published it is held
+            self._again = True
+            self._node.schedule(self._node.now, self._press_again)
+
+    def _press_again(self, now: float) -> None:
+        self._again = False
+        self._pressed()
+
+    def _mark(self, link: Link) -> None:
+        end = self._log.end - self._log.unsent  # a mark must not overtake what it has acknowledged
+        assert link.kept_from is not None
+        last = link.marks[-1][1] if link.marks else link.kept_from
+        # A link that is about to be repaired has not been sent everything.
+        if (link.live or not link.forwarding) and link.state == "up" and (last + STEP <= end or (last < end and not link.marks)):
+            self._number = self._number + 1 & MARK - 1
+            link.marks.append((MARK | self._number, end))
+            link.send_mark(MARK | self._number)
+
+    def acknowledged(self, link: Link, number: int) -> None:
+        """Take a neighbour's answer to a mark: it has all that was sent before."""
+        if link.kept_from is None or all(number != known for known, _ in link.marks):
+            return
+        while link.marks:
+            known, position = link.marks.popleft()
+            if known == number:
+                break
+        link.kept_from = max(link.kept_from, position)
+        self._settle()
+
+    # ---------------------------------------------------------------- limits
+
+    def _full(self) -> None:
+        """Have publishers wait: the log has no room but for what neighbours may lack."""
+        if self._away and self._room_for_away():
+            return
+        self._pressed()
+        self._holding = True
+        self._node.hold_publisher(self)
+
+    def _room_for_away(self) -> bool:
+        """Whether the log is full of what only brokers lack that are gone; of very much of it the oldest goes."""
+        log = self._log
+        if log.end - self._lowest(self._parted.keys() - self._away) > log.limit + limits.HOLD_LOG_BYTES:
+            return False
+        if log.size > limits.AWAY_LOGS * log.limit:
+            for broker_id in list(self._away):
+                self.parted(broker_id)
+        return True
+
+    def _lost(self, entry: Entry, position: int) -> None:
+        """Count what is dropped although a link in repair needs it. What a live link needs waits in its own queue."""
+        for link in self._keeping:
+            waits = link.behind or (link.forwarding and not link.live)
+            if not waits or link.kept_from is None or link.kept_from > position:
+                continue
+            window = None if link.seen is None else link.seen.get(entry.key)
+            if window is not None and not any(window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)):
+                continue
+            if entry.retain or self._federation.interest.wanted_behind(link)(entry.topic):
+                link.log_lost += entry.count
+                self._node.counters.log_lost += entry.count
+
+    def tick(self, now: float) -> None:
+        """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was lost."""
+        for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
+            self.parted(broker_id)
+        timeout = self._federation.config.link_timeout
+        for link in list(self._keeping):
+            if link.log_lost:
+                self._tell(link)
+            if link.forwarding and not link.live and not link.behind and now - link.kept_since > limits.REPAIR_TIME:
+                self.free(link)  # it does not say what it has, and nobody waits for that for ever
+            conn = link.conn
+            if not (conn.backlog or conn.paused):
+                link.taken_at = now
+                link.unsent = 0
+                continue
+            left = conn.transport.unsent()
+            if left != link.unsent or conn.waiting_since > link.taken_at:
+                link.unsent = left
+                link.taken_at = now
+            elif now - link.taken_at > 2 * timeout:
+                self._federation.count("link_timeouts")
+                self._federation.log("warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed")
+                conn.abort("takes nothing")
+        if self._keeping and (self._log.size > self._log.limit or self._log.old(now)):
+            self._pressed()  # also for a link that was being repaired as the log became full, and could not be asked
+
+    def _tell(self, link: Link) -> None:
+        lost, link.log_lost = link.log_lost, 0
+        why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
+        self._federation.log("warning", f"link to {link.title}: {lost} messages for it are lost, as {why}")

@@ -1,0 +1,233 @@
+"""What streams hold from those here is delivered in steps, as fast as those who get it keep up (docs/decisions/0013).
+
+A step is a few ms of work; between two, bytes are read and written, and other streams have their turn. Publishers are held at the
+origin of what waits while much does (docs/decisions/0018). What comes while more waits than there is room for is not taken: the
+origin is asked for it again when there is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.sequence_set import discard
+from broker.cluster.delivery.ordered_feed import Held
+from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.link.codec import LINK_ID
+from broker.core.client import Client
+from broker.core.message import encode_halves
+from broker.core.publish_run import Batch
+from broker.wire.varint import encode_varint
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.ordered_feed import Stream
+    from broker.cluster.link.receiver_assignment import Choice
+    from broker.core.message import Message
+    from broker.core.session import Session
+    from broker.node import Node, Timer
+
+STEP = 500
+"""messages of a step, each counted once for every session that gets it: about 5 ms of work one by one, less in runs."""
+
+PACE = 0.001
+"""s between two steps."""
+
+SLOW_PACE = 0.005
+"""s between two looks at sessions that have to catch up first."""
+
+SLOW_WAIT = 0.1
+"""s that a step waits for a session whose publishers can be held: a slow one has room for more in its own queue, and must not
+keep the others waiting."""
+
+
+class Release:
+    """Everything that waits in all streams of a broker."""
+
+    __slots__ = ("_federation", "_node", "_timer", "_turns", "held_bytes")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._turns: deque[Stream] = deque()  # have something that may be delivered
+        self._timer: Timer | None = None
+        self.held_bytes = 0
+        """Bytes that wait in all streams."""
+
+    # ---------------------------------------------------------------- what comes
+
+    def hold(self, stream: Stream, held: Held) -> None:
+        """Have messages wait that have just come; publishers at their origin wait, too, while it is many."""
+        if self.held_bytes + held.size > limits.HELD_FEEDS_BYTES and stream.waiting:
+            self._refuse(stream, held)
+            return
+        self.put_by(stream, held)
+        if stream.held_count >= limits.HOLD_FEED or self.held_bytes >= limits.HOLD_FEEDS_BYTES:
+            self._federation.backpressure.note_for(stream, stream.key, held.topic)
+        if held.first <= stream.settled:
+            self._go_on(stream)
+
+    def put_by(self, stream: Stream, held: Held) -> None:
+        """Have messages wait."""
+        stream.put_by(held)
+        self.held_bytes += held.size
+
+    def _refuse(self, stream: Stream, held: Held) -> None:
+        """Leave out what there is no room for: its origin is asked for it again."""
+        self._node.counters.feeds_refused += held.count
+        origin = stream.broker_id.hex()
+        text = f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; what comes now is asked for again"
+        self._federation.log("warning", f"broker {origin}: {text}", cause="too much waits", peer=origin)
+        stream.refuse(held.first, held.first + held.count - 1)
+        if stream.fed:
+            self._federation.streams.lose(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Forget what waits in a stream: its origin is forgotten."""
+        self.held_bytes -= stream.held_bytes
+        stream.held_count = stream.held_bytes = 0
+        stream.waiting.clear()
+        self._federation.backpressure.released(stream)
+
+    # ---------------------------------------------------------------- what goes
+
+    def _go_on(self, stream: Stream) -> None:
+        """Deliver what may be delivered of a stream, in turn with all others."""
+        if stream not in self._turns:
+            self._turns.append(stream)
+        if self._timer is None:
+            self._timer = self._node.schedule(self._node.now + PACE, self._turn)
+
+    def begin(self, stream: Stream, now: float) -> None:
+        """Deliver what may be delivered of a stream: a step at once, the rest in turn with all others."""
+        if stream in self._turns:
+            return
+        self._step(stream, now)
+        if stream.next_held() is not None:
+            self._go_on(stream)
+        else:
+            self._federation.streams.released(stream, now)
+
+    def _turn(self, now: float) -> None:
+        self._timer = None
+        self._node.now = now
+        worked = False
+        for _ in range(len(self._turns)):
+            stream = self._turns.popleft()
+            worked = self._step(stream, now)
+            if stream.next_held() is not None:
+                self._turns.append(stream)
+            else:
+                self._federation.streams.released(stream, now)
+            if worked:
+                break
+        if self._turns and self._timer is None:
+            self._timer = self._node.schedule(now + (PACE if worked else SLOW_PACE), self._turn)
+
+    def _step(self, stream: Stream, now: float) -> bool:
+        """Deliver some messages of a stream; False when somebody has to catch up first."""
+        node = self._node
+        if self._federation.streams.follows(stream):
+            return False
+        if node.durability is not None:
+            node.durability.saw(stream.key)
+        current, node.current = node.current, None  # publishers at the origin are held, by name, and nobody who is read here
+        left = STEP
+        ready: set[bytes] = set()
+        while left > 0 and (held := stream.next_held()) is not None:
+            if held.topic not in ready:
+                if self._behind(stream, held.topic, now):
+                    break
+                ready.add(held.topic)
+            self.held_bytes -= held.size
+            stream.pop_held()
+            before = node.counters.delivered
+            self._deliver(stream, held, now)
+            left -= max(held.count, node.counters.delivered - before)
+        node.current = current
+        if stream.held_count < limits.HOLD_FEED // 2 and (not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2):
+            self._federation.backpressure.released(stream)
+        if left < STEP:
+            stream.slow_since = 0.0
+        return left < STEP
+
+    def _deliver(self, stream: Stream, held: Held, now: float) -> None:
+        last = held.first + held.count - 1
+        if not isinstance(held.item, Entry):
+            self._one(stream, held.first, *held.item, now, late=held.late)
+        elif last > stream.done:
+            first = max(held.first, stream.done + 1)
+            entry = held.item.part(first, last)
+            repeats = self._federation.repeats
+            if entry.step and first > repeats.highest.get(stream.key, 0):
+                stream.advance(first, last)
+                if entry.topic[:1] != b"$":
+                    self._federation.relay.deliver_batch(batch_of(entry))
+                return
+            for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
+                self._one(stream, sequence, message, choice, now)
+
+    def _one(
+        self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float, *, late: bool = False
+    ) -> None:
+        if sequence > stream.done:
+            stream.advance(sequence, sequence)
+        elif not late or not discard(stream.owed, sequence, sequence):
+            return
+        if message.expired(now) or message.topic[:1] == b"$":
+            return
+        repeats = self._federation.repeats
+        if sequence <= repeats.highest.get(stream.key, 0):
+            repeats.deliver(stream.key, sequence, message, choice)
+        elif choice is not None:
+            self._federation.sharing.received(message, choice, ordinary=True)
+        else:
+            self._node.fanout.publish(message, ())
+
+    # ---------------------------------------------------------------- who gets it
+
+    def _behind(self, stream: Stream, topic: bytes, now: float) -> bool:
+        """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait for those, too."""
+        node = self._node
+        if node.durability is not None and node.durability.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
+            return True
+        fanout = node.fanout
+        if fanout.waiting >= limits.HOLD_QUEUED:
+            return True
+        route = fanout.route(topic)
+        found = [delivery.session for delivery in route.deliveries if delivery.qos and crowded(delivery.session)]
+        for group in route.shared:
+            members = [member.session for member in group.members.values() if member.qos]
+            if members and all(crowded(session) or session.conn is None for session in members):
+                found += [session for session in members if crowded(session)]
+        waits = False
+        for session in found:
+            conn = session.conn
+            if conn is not None:
+                self._federation.backpressure.hold_origin(conn, stream.key, topic)
+                waits |= not self._federation.backpressure.spacious(session)
+        if not found or waits:
+            return waits
+        if not stream.slow_since:
+            stream.slow_since = now
+        return now < stream.slow_since + SLOW_WAIT
+
+
+def crowded(session: Session) -> bool:
+    """Whether so much waits for a client that is connected, and takes something now and then, that it gets no more for now."""
+    conn = session.conn
+    if conn is None or conn.stalled or not isinstance(conn.owner, Client):
+        return False
+    return len(session.queue) >= limits.HOLD_QUEUED or session.queued_bytes >= limits.HOLD_QUEUED_BYTES
+
+
+def batch_of(entry: Entry) -> Batch:
+    """Return a run of the log (`Entry.run`) as a batch for those here."""
+    data = entry.data(0.0)
+    rest = len(data) - (entry.count - 1) * entry.step
+    _, _, message, _, _ = next(read_link_packets(data[:rest], entry.at))
+    one = LINK_ID.join(encode_halves(message.topic, message.payload, 5, message.qos, False, message.properties))
+    payload = len(one) - len(message.payload)
+    start = payload - len(message.properties) - len(encode_varint(len(message.properties))) - 2
+    return Batch(message.topic, message.qos, message.properties, 5, one + data[rest:], start, payload, len(one))

@@ -1,0 +1,160 @@
+"""What one neighbour lacks of the log, found and taken in steps: the log may have hundreds of thousands of entries.
+
+A walk scans the log up to its end, notes what the neighbour may lack, and takes that (it is sent, say); then it does the same
+with what was logged meanwhile, until nothing is left. In that very turn it tells so, and a link may enter the live stream.
+
+    scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?   yes: scan that
+    as much of it in one turn as is some 10 ms of work                                            no: the end
+
+Nothing overtakes and nothing is left out: a link in repair gets messages from its walk alone; the log is in the order in which
+messages came, so what comes between two steps stands behind all that was scanned before; and the log keeps what a link in repair
+may lack (`link_acks`). Who wants a topic is asked when an entry is taken: that is after the entry was logged, as is all
+that those subscribed to who may expect it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import in_order, lacked_parts
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.link.codec import Vector
+    from broker.cluster.link.link import Link
+
+SCAN = 20_000
+"""entries that are scanned at a time,"""
+SCANNED = 4
+"""as many in a step of work (about a microsecond)."""
+
+FEW = 100
+"""entries that are taken at a time,"""
+TAKEN = 3
+"""steps of work for each."""
+
+BYTES = 2 * 1024 * 1024
+"""bytes that are taken in one turn, about."""
+
+ROUNDS = 3
+"""rounds after which a turn does twice as much, with each round more: so that it ends, though more is logged than a turn takes.
+Mostly the third is the last one, as each takes as long as what was logged in the one before."""
+
+class Walk:
+    """One way through the log."""
+
+    __slots__ = (
+        "_at", "_federation", "_found", "_link", "_may", "_mixed", "_next", "_once", "_rounds", "_seen", "_take", "_then",
+        "_tops", "_until", "over",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        federation: Federation,
+        link: Link,
+        seen: Vector,
+        take: Callable[[list[Entry], float], None],
+        then: Callable[[float], None],
+        may: Callable[[int], float] = lambda size: 0.0,
+        *,
+        once: bool = False,
+    ) -> None:
+        """`take`: gets what somebody behind `link` lacks and wants, in the order of each origin; `then`: called at the end;
+        `may`: s that so many bytes have to wait; `once`: what is logged meanwhile is left out."""
+        self._federation = federation
+        self._link = link
+        self._seen = seen
+        self._take = take
+        self._then = then
+        self._may = may
+        self._once = once
+        self._found: list[Entry] = []
+        self._next = 0  # of these
+        self._tops: dict[bytes, int] = {}
+        self._mixed: set[bytes] = set()  # origins whose entries in `_found` are not in order
+        self._at = self._until = 0  # numbers of entries of the log: scanned next, and not in this round any more
+        self._rounds = 0
+        self.over = False
+
+    def begin(self, now: float) -> None:
+        """Begin, at once if there is room in this turn."""
+        if self._federation.node.turns.work < limits.TURN_WORK:
+            self._step(now)
+        else:
+            self._federation.node.turns.later(self._step)
+
+    def stop(self) -> None:
+        """Go no further."""
+        self.over = True
+        self._found.clear()
+
+    def _step(self, now: float) -> None:
+        """Go on, as far as one turn allows."""
+        if self.over:
+            return
+        turns, log = self._federation.node.turns, self._federation.relay.log
+        more = max(0, self._rounds - ROUNDS)
+        most = turns.work + (limits.TURN_WORK << more)
+        taken: list[Entry] = []
+        size, wait = 0, 0.0
+        while not wait and not self.over and turns.work < most and size < BYTES << more:
+            if self._at < self._until:
+                self._scan()
+            elif self._next < len(self._found):
+                entries = self._lacking(now)
+                whole = size + sum(entry.size for entry in entries)
+                wait = self._may(whole)
+                if not wait:
+                    self._next += FEW
+                    taken += entries
+                    size = whole
+            elif self._until < log.next and not (self._once and self._rounds):
+                self._found.clear()
+                self._next = 0
+                self._until = log.next
+                self._rounds += 1
+            else:
+                self.stop()
+        finished = self.over
+        if taken:
+            self._take(taken, now)
+        if finished:
+            self._then(now)
+        elif wait:
+            self._federation.node.schedule(now + wait, self._step)
+        elif not self.over:
+            turns.later(self._step)
+
+    def _scan(self) -> None:
+        """Note what the neighbour may lack of some entries; at the end of the round put all of it in order."""
+        count = min(SCAN, self._until - self._at)
+        piece, self._at = self._federation.relay.log.lacked(self._seen, self._at, count)
+        tops = self._tops
+        for entry in piece:
+            if entry.sequence < tops.get(entry.key, 0):
+                self._mixed.add(entry.key)
+            else:
+                tops[entry.key] = entry.sequence
+        self._found += piece
+        self._federation.node.turns.work += (count + len(piece)) // SCANNED
+        if self._at >= self._until and self._mixed:
+            self._found = in_order(self._found, self._mixed)
+            self._mixed.clear()
+
+    def _lacking(self, now: float) -> list[Entry]:
+        """Return what is taken next."""
+        federation, link, seen = self._federation, self._link, self._seen
+        wanted, chosen = federation.interest.wanted_behind(link), federation.sharing.chosen_behind
+        orphans = federation.interest.wanted_behind(link, tree=True)
+        candidates = self._found[self._next : self._next + FEW]
+        gone = {key for key in {entry.key for entry in candidates} if federation.orphans.gone(key)}
+        entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)]
+        entries = [
+            entry for entry in entries
+            if entry.retain or (orphans if entry.key in gone else wanted)(entry.topic) or chosen(link, entry)
+        ]  # fmt: skip
+        federation.node.turns.work += TAKEN * len(candidates)
+        return entries

@@ -1,0 +1,524 @@
+"""The recent QoS 1 and 2 (and retained) messages that crossed this broker, kept for neighbours that missed them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import chain, islice
+from operator import attrgetter
+
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.base.sequence_set import find
+from broker.cluster.link.codec import (
+    MARK,
+    ORIGIN,
+    SIZE,
+    STAMP_MARK,
+    STAMP_SIZE,
+    Ranges,
+    Vector,
+    Window,
+    decode_sequence,
+    decode_stamp,
+    encode_for_links,
+    explicit,
+    intersect,
+)
+from broker.cluster.link.receiver_assignment import FOR_ALL, Choice, decode_choice
+from broker.core.dispatcher import topic_of
+from broker.core.message import Message, Stamp, size_of
+from broker.wire.constants import PacketType
+from broker.wire.errors import MalformedPacket
+from broker.wire.properties import decode_properties
+from broker.wire.varint import encode_varint, read_length
+from routing.topic_filter import valid_topic_name
+
+NEVER = 1 << 62
+"""bytes, or a sequence number, that no log reaches."""
+
+PIECE = 1000
+"""entries of one piece of the log."""
+
+Numbers = dict[bytes, Ranges]
+"""Some messages: origin -> ascending inclusive pairs of sequence numbers."""
+
+
+class Entry:
+    """One message for links, or a run of them (`Entry.run`): `count` messages from `sequence` on.
+
+    What was published here while no link was there is encoded only when somebody needs it.
+    """
+
+    __slots__ = ("_data", "_message", "_step", "at", "count", "expires_at", "key", "sequence", "size")
+
+    def __init__(self, key: bytes, sequence: int, data: bytes, message: Message, at: float) -> None:
+        """`data`: the PUBLISH as links carry it, b"" to make it from `message` later; `at`: s."""
+        self.key = key
+        self.sequence = sequence
+        self.count = 1
+        self.at = at
+        self.expires_at = message.expires_at
+        self._data = data
+        self._step = 0  # bytes of each message of a run but the first
+        self._message: Message | None = None if data else message
+        self.size = len(data) or size_of(message)
+
+    @classmethod
+    def run(cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float) -> Entry:
+        """Return the entry of a run: its first PUBLISH names its origin, the others, `step` bytes each, continue it. One
+        entry and one piece of bytes; a neighbour may lack a part of it (`part`)."""
+        entry = cls.__new__(cls)
+        entry.key = key
+        entry.sequence = sequence
+        entry.count = count
+        entry.at = at
+        entry.expires_at = None
+        entry._data = data
+        entry._step = step
+        entry._message = None
+        entry.size = len(data)
+        return entry
+
+    def part(self, low: int, high: int) -> Entry:
+        """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which is in no log."""
+        first = self.sequence
+        if low == first and high == first + self.count - 1:
+            return self
+        step = self._step
+        begin = len(self._data) - (self.count - (low - first)) * step  # unless it is the first
+        end = len(self._data) - (first + self.count - 1 - high) * step
+        data = self._data[:end] if low == first else explicit(self._data[begin : begin + step], self.key, low)
+        if low > first:
+            data += self._data[begin + step : end]
+        return Entry.run(self.key, low, high - low + 1, data, step, self.at)
+
+    @property
+    def topic(self) -> bytes:
+        """The topic name of all its messages."""
+        return topic_of(self._data) if self._message is None else self._message.topic
+
+    @property
+    def step(self) -> int:
+        """Bytes of each message of a run but the first; 0 for a single message."""
+        return self._step
+
+    @property
+    def choice(self) -> Choice | None:
+        """Who of shared subscriptions gets it, when it says so."""
+        return None if self._step or self._message is not None else choice_of(self._data)
+
+    @property
+    def qos(self) -> int:
+        """The QoS that they were published at."""
+        return self._message.qos if self._message is not None else self._data[0] >> 1 & 3
+
+    @property
+    def retain(self) -> bool:
+        """Whether it is a retained message."""
+        return self._message.retain if self._message is not None else self._data[0] & 1 != 0
+
+    def data(self, now: float) -> bytes:
+        """Return the PUBLISH as links carry it; `now` (s) counts for what expires."""
+        if self._message is not None:
+            self._data = encode_for_links(self._message, self.key, self.sequence, now)
+            self._message = None
+        return self._data
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of its messages, at QoS 1 or 2."""
+        if self._message is not None:
+            return [self._message.payload]
+        data = self._data
+        size, at = _section(data)
+        end = len(data) - (self.count - 1) * self._step
+        first = data[at + size : end]
+        length = len(first)
+        ends = (end + number * self._step for number in range(1, self.count))
+        return [first, *(data[last - length : last] for last in ends)]
+
+    def messages(self) -> list[Message]:
+        """Return its messages."""
+        if self._message is not None:
+            return [self._message]
+        return [message for _, _, message in read_link_messages(self._data, self.at)]
+
+
+class MessageLog:
+    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries.
+
+    What is behind `floor` is not dropped before neighbours have it (`link_acks`), up to LOG_KEPT_BYTES. Positions count
+    the bytes that the log has taken.
+    """
+
+    __slots__ = (
+        "_bytes", "_counters", "_entries", "_gone", "_large", "_more", "begin", "chosen", "dropped", "floor", "full", "limit",
+        "looked_at", "lost", "pressed", "room", "spared", "unsent", "warn",
+    )  # fmt: skip
+
+    def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
+        """`limit`: bytes; `room`: as many more for large messages."""
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._gone = 0  # entries
+        self._counters = counters
+        self.limit = limit
+        """bytes"""
+        self.room = room
+        self._large: deque[tuple[float, int, int]] = deque()  # that found the log full: when (s), position behind, bytes
+        self._more = 0  # bytes of these: as much has not been pushed out
+        self.begin = 0
+        """Position of the oldest entry."""
+        self.chosen = 0
+        """Position behind the newest entry of this broker's that says who of shared subscriptions gets it."""
+        self.floor = NEVER
+        """Position from which on neighbours may lack entries,"""
+        self.warn = NEVER
+        """and from which on they are asked for acknowledgements when it is dropped."""
+        self.unsent = 0
+        """Bytes of the entry that is being appended: who logs a message sends it after that."""
+        self.pressed: Callable[[], None] = _nothing
+        self.full: Callable[[], None] = _nothing
+        self.lost: Callable[[Entry, int], None] = _nobody
+        self.dropped: list[Callable[[Entry, int], None]] = []
+        """Called with each entry that goes, and its position."""
+        self.spared: deque[Entry] = deque()
+        """Entries that are gone and that `those` finds all the same (`spared`)."""
+        self.looked_at = 0
+        """entries that the last call of `those` went through"""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self._bytes
+
+    @property
+    def end(self) -> int:
+        """Position of the next entry."""
+        return self.begin + self._bytes
+
+    @property
+    def recent(self) -> int:
+        """Where the log would begin without room for large messages."""
+        return max(self.begin, min(self.floor, self.end - self.limit)) if self._more else self.begin
+
+    @property
+    def owed(self) -> int:
+        """Bytes that neighbours may lack."""
+        return self.begin + self._bytes - self.floor
+
+    def append(self, entry: Entry) -> None:
+        """Keep an entry; the oldest make room."""
+        self._entries.append(entry)
+        self._bytes = size = self._bytes + entry.size
+        if size > self.limit:
+            self.unsent = entry.size
+            if entry.size >= limits.LOG_LARGE:
+                self._large.append((entry.at, self.end, entry.size))
+                self._more += entry.size
+            if self._more:
+                self._take_room(entry.at)
+            if not self.trim() and self.owed > self.limit + limits.HOLD_LOG_BYTES:
+                self.full()
+            self.unsent = 0
+
+    def give_room(self, room: int) -> None:
+        """Have so many bytes of room for large messages."""
+        self.room = room
+        if self._more > room:
+            self._take_room()
+            self.trim()
+
+    def _take_room(self, now: float = 0.0) -> None:
+        """Take back the room of large messages that have had it for long enough, or are gone; of the oldest if there are too
+        many."""
+        large = self._large
+        while large and (large[0][0] + limits.LOG_LARGE_TIME <= now or large[0][1] <= self.begin or self._more > self.room):
+            self._more -= large.popleft()[2]
+
+    def trim(self) -> bool:
+        """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""
+        entries, dropped, floor = self._entries, self.dropped, self.floor
+        size, begin, gone = self._bytes, self.begin, 0
+        enough = self.limit + self._more if self._more else self.limit - (self.limit >> 9)
+        if not dropped and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
+            free, most = 0, size - max(enough, entries[-1].size)
+            popleft = entries.popleft
+            while free < most:
+                entry = popleft()
+                free += entry.size
+                gone += 1
+            if free > floor - begin:
+                entries.appendleft(entry)
+                free -= entry.size
+                gone -= 1
+            size -= free
+            begin += free
+        while size > enough and len(entries) > 1:
+            entry = entries[0]
+            length = entry.size
+            if begin + length > floor:
+                if size <= limits.LOG_KEPT_BYTES:
+                    break
+                self.lost(entry, begin)
+            for call in dropped:
+                call(entry, begin)
+            del entries[0]
+            size -= length
+            begin += length
+            gone += 1
+        self._bytes, self.begin = size, begin
+        self._gone += gone
+        self._counters.log_trimmed += gone
+        if self.recent >= self.warn:
+            self.pressed()
+        return size <= self.limit
+
+    def pieces(self, since: float = float("-inf")) -> Iterator[list[Entry]]:
+        """The entries that are here now and came since (s), the oldest first, some at a time; those that go before their turn are
+        left out. One list of all would be a burden for the garbage collector, which looks through all that is new."""
+        at, end = self._gone, self._gone + len(self._entries)
+        if self._entries and since > self._entries[0].at:
+            at += bisect_left(self._entries, since, key=attrgetter("at"))
+        while (at := max(at, self._gone)) < end:
+            begin = at - self._gone
+            yield list(self._some(begin, begin + min(PIECE, end - at)))
+            at += PIECE
+
+    def _some(self, begin: int, end: int) -> Iterable[Entry]:
+        """Some entries, found from the nearer end: 10 ns for each that is passed."""
+        count = len(self._entries)
+        if begin <= count - end:
+            return islice(self._entries, begin, end)
+        return list(islice(reversed(self._entries), count - end, count - begin))[::-1]
+
+    def forget_old(self, now: float) -> None:
+        """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one turn."""
+        if self._more:
+            self._take_room(now)
+            self.trim()
+        entries = self._entries
+        least = max(0, len(entries) - limits.LOG_OLD)
+        while len(entries) > least and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
+            entry = entries.popleft()
+            self._gone += 1
+            for call in self.dropped:
+                call(entry, self.begin)
+            self._bytes -= entry.size
+            self.begin += entry.size
+
+    def old(self, now: float) -> bool:
+        """Whether the oldest entry is there only because a neighbour may lack it."""
+        return bool(self._entries) and self._entries[0].at + limits.LOG_AGE < now
+
+    @property
+    def next(self) -> int:
+        """The number of the next entry, the first one ever being 0."""
+        return self._gone + len(self._entries)
+
+    def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[Entry], int]:
+        """Look at up to `most` entries, from number `first` on. Return those of which a neighbour with `seen` may lack something
+        (`lacked_parts`), none of origins that it does not know, and the number of the entry behind all of them."""
+        begin = max(0, first - self._gone)
+        end = max(begin, min(len(self._entries), first + most - self._gone))
+        least = {key: window.gaps[0][0] if window.gaps else window.top + 1 for key, window in seen.items()}
+        lacks = least.get
+        found = [e for e in self._some(begin, end) if e.sequence + e.count > lacks(e.key, NEVER)]  # hardly any, mostly
+        return found, self._gone + end
+
+    def latest(self) -> Iterator[Entry]:
+        """Each entry, the newest first. No change while iterating."""
+        return reversed(self._entries)
+
+    def _since(self, horizon: float) -> Iterator[Entry]:
+        """The entries that came after a time (s). No change while iterating."""
+        begin = 0
+        if self._entries and horizon > self._entries[0].at:
+            begin = bisect_left(self._entries, horizon, key=attrgetter("at"))
+        return islice(self._entries, begin, None)
+
+    def first_of(self, key: bytes, horizon: float) -> int:
+        """Return the number of the oldest message of an origin that came after `horizon` (s); NEVER: there is none."""
+        return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
+
+    def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[Entry]:
+        """These messages of an origin that were logged as they were numbered (of this broker), as far as they came after
+        `horizon` (s), the oldest first. Looks no further than it is asked to. No change while iterating."""
+        entries = self._since(horizon)
+        low, at = numbers[0][0], 0
+        while piece := list(islice(entries, PIECE)):
+            self.looked_at += len(piece)
+            for entry in [e for e in piece if e.key == key and e.sequence + e.count > low]:
+                last = entry.sequence + entry.count - 1
+                while numbers[at][1] < entry.sequence:
+                    at += 1
+                    if at == len(numbers):
+                        return
+                if numbers[at][0] <= entry.sequence and last <= numbers[at][1]:
+                    yield entry
+                elif numbers[at][0] <= last:
+                    for first, end in intersect([(entry.sequence, last)], numbers[at:]):
+                        yield entry.part(first, end)
+
+    def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
+        """Return these messages, in the order of each origin, as far as they came after `horizon` (s). Costs no more than the
+        way back to the oldest of them."""
+        found: list[Entry] = []
+        left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
+        self.looked_at = 0
+        for entry in chain(reversed(self._entries), reversed(self.spared)):
+            if left <= 0 or entry.at < horizon:
+                break
+            self.looked_at += 1
+            ranges = numbers.get(entry.key)
+            if ranges is None:
+                continue
+            first, last = entry.sequence, entry.sequence + entry.count - 1
+            index = find(ranges, first, last)
+            if index < 0:
+                continue
+            if ranges[index][0] <= first and last <= ranges[index][1]:
+                left -= entry.count
+                found.append(entry)
+            else:
+                parts = intersect([(first, last)], ranges)
+                left -= sum(high - low + 1 for low, high in parts)
+                found += [entry.part(low, high) for low, high in reversed(parts)]
+        found.reverse()
+        return in_order(found, numbers)
+
+
+def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
+    """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that it has in part, the parts."""
+    if entry.expires_at is not None and now >= entry.expires_at:
+        return []
+    last = entry.sequence + entry.count - 1
+    if entry.sequence > window.top:
+        return [entry]
+    if last <= window.top and find(window.gaps, entry.sequence, last) < 0:
+        return []
+    if entry.count == 1:
+        return [entry]
+    return [entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)]
+
+
+def in_order(entries: list[Entry], origins: Container[bytes]) -> list[Entry]:
+    """Return entries with those of each of these origins in the order of their numbers: history that was fetched for somebody
+    came after what is newer."""
+    ordered: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        if entry.key in origins:
+            ordered.setdefault(entry.key, []).append(entry)
+    turns = {key: iter(sorted(same, key=lambda e: e.sequence)) for key, same in ordered.items()}
+    return [next(turns[entry.key]) if entry.key in turns else entry for entry in entries]
+
+
+def _nothing() -> None:
+    """Nobody has to acknowledge anything."""
+
+
+def _nobody(entry: Entry, position: int) -> None:
+    """Nobody lacks it."""
+
+
+def _section(packet: bytes) -> tuple[int, int]:
+    """Return how long the property section of a PUBLISH for links is (bytes), and where it begins."""
+    body = read_length(packet, 1)[1]
+    return read_length(packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0))
+
+
+def choice_of(packet: bytes) -> Choice | None:
+    """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
+    at = _section(packet)[1]
+    if not packet.startswith(ORIGIN, at):
+        return None
+    end = at + SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
+    return decode_choice(packet[at + SIZE : end]) if end > at + SIZE else None
+
+
+def _behind_stamp(packet: bytes) -> int:
+    """Return where the property section of a PUBLISH for links goes on behind its origin and its stamp."""
+    at = _section(packet)[1]
+    if packet.startswith(ORIGIN, at):
+        at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
+    return at + STAMP_SIZE if packet.startswith(STAMP_MARK, at) else at
+
+
+def expiry_of(packet: bytes) -> int | None:
+    """Return the expiry interval (s) that a PUBLISH for links says, None when it says none."""
+    at = _behind_stamp(packet)
+    return int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == b"\x02" else None
+
+
+def with_expiry(packet: bytes, seconds: int) -> bytes:
+    """Return a PUBLISH for links that says an expiry interval, with another one (s)."""
+    at = _behind_stamp(packet)
+    return packet[: at + 1] + seconds.to_bytes(4, "big") + packet[at + 5 :]
+
+
+def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
+    """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those that are for one group of
+    subscribers alone. `at`: s, from when on they expire.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not such packets.
+    """
+    for key, sequence, message, _, alone in read_link_packets(data, at):
+        if not alone:
+            yield key, sequence, message
+
+
+def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message, Choice | None, bool]]:
+    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared subscriptions gets it, whether
+    that is all who get it. `at`: s, from when on they expire.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not such packets.
+    """
+    position, key, sequence = 0, b"", 0
+    while position < len(data):
+        length, body = read_length(data, position + 1)
+        end = body + length
+        if body < 0 or end > len(data) or length < 3 or data[position] >> 4 != PacketType.PUBLISH:
+            raise MalformedPacket("messages of another broker are truncated")
+        first = data[position]
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        topic = data[body + 2 : start]
+        size, properties = read_length(data, start + (2 if first & 6 else 0))
+        payload = properties + size
+        if properties < 0 or payload > end or first & 6 == 6:
+            raise MalformedPacket("messages of another broker are truncated")
+        section = data[properties:payload]
+        sequence += 1
+        alone = False
+        choice: Choice | None = None
+        stamp: Stamp | None = None
+        if section.startswith(ORIGIN) and size >= SIZE:
+            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] not in FOR_ALL  # for a shared subscription
+            key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
+            behind = SIZE - 24 + (section[4] << 8 | section[5])
+            choice = decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None
+            section = section[behind:]
+        if section.startswith(STAMP_MARK):
+            stamp = decode_stamp(section)
+            section = section[STAMP_SIZE:]
+        expires_at = None
+        if section[:1] == b"\x02" and len(section) >= 5:
+            expires_at = at + int.from_bytes(section[1:5], "big")
+            section = section[5:]
+        decode_properties(encode_varint(len(section)) + section, 0, PacketType.PUBLISH)
+        try:
+            sound = valid_topic_name(topic.decode())
+        except UnicodeDecodeError:
+            sound = False
+        if not sound:
+            raise MalformedPacket("messages of another broker have no topic name")
+        message = Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        if stamp is not None:
+            message.stamp = stamp
+        yield key, sequence, message, choice, alone
+        position = end

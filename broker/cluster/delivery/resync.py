@@ -1,0 +1,341 @@
+"""Replay after a repair of the tree: what a neighbour missed comes before what is new (design section 4, promises 2 and 4).
+
+A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays from its log what is
+missing, in order, and only then adds the link to the live stream. What was published before a broker met its origin is history
+to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With routing by
+interest each broker asks origins itself (`gap_recovery`), and nothing is fetched but of those that are gone (`orphans`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay import Walk
+from broker.cluster.link.codec import LAST, Ranges, Vector, Window, decode_vector, encode_vector
+from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.forwarder import Relay
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.link.link import Link
+
+FETCH_TIME = 0.5
+"""s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+
+MAX_WANTS = 16
+"""WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on without."""
+
+INTRODUCTIONS = 8
+"""Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
+
+
+class Repair:
+    """Brings links into the live stream and keeps track of who waits for what."""
+
+    def __init__(self, relay: Relay, federation: Federation) -> None:
+        self.node = relay.node
+        self.relay = relay
+        self.federation = federation
+        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}  # -> who has to answer, who waits
+        self._fetch_number = 0
+        self.records: dict[int, Handler] = {
+            SEEN: self.seen_received,
+            ASK_SEEN: self.ask_received,
+            ORIGINS: self.origins_received,
+            WANT: self.want_received,
+            DONE: self.done_received,
+        }
+        self._joining: dict[Link, Walk] = {}  # what is replayed to those that are about to enter the live stream
+        self._wants: dict[Link, deque[Walk]] = {}  # what answers WANTs, one after the other
+        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
+
+    # ---------------------------------------------------------------- the tree's word
+
+    def forwarding_changed(self, link: Link, forwarding: bool, now: float) -> None:
+        """Take the tree's word that a link forwards, or that it does not."""
+        link.forwarding = forwarding
+        if forwarding:
+            self.federation.acks.keep(link, self.relay.log.recent)
+            self.send_seen(link)
+            if link.seen is not None:
+                self._prepare(link, now)
+            else:
+                link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
+        else:
+            self._leave(link)
+            self.relay.leave(link)
+            link.seen = None
+            if link.peer is None or self.federation.overlays.open.get(link.peer.id) is not link:
+                self.federation.acks.free(link)
+
+    def made_known(self, link: Link, origins: Vector) -> None:
+        """Note that a neighbour was told of origins that are new here, and begins with them where we do: it lacks what comes of
+        them before it is in the live stream."""
+        if link.seen is not None:
+            for key, window in origins.items():
+                if key not in link.seen:
+                    told = link.seen[key] = Window(window.top, self.node.now)
+                    told.gaps = list(window.gaps)
+
+    def send_seen(self, link: Link) -> None:
+        """Tell a neighbour what has been here."""
+        link.told = True
+        now = self.node.now
+        if link.tell_at <= now:
+            link.tell_at = now + limits.SEEN_PAUSE
+            link.add_record(SEEN, encode_vector(self.federation.orphans.told()))
+        elif not link.telling:
+            link.telling = True
+            self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
+
+    def _send_seen_late(self, link: Link, now: float) -> None:
+        link.telling = False
+        if link.state == "up":
+            self.send_seen(link)
+            link.send_ping(now)
+
+    # ---------------------------------------------------------------- what has been where
+
+    def ask_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's question for what has been here."""
+        self.send_seen(link)
+
+    def origins_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's word for where origins begin that are new here."""
+        self.relay.learn(decode_vector(body, now), link, now)
+
+    def seen_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
+        seen = decode_vector(body, now)
+        self.relay.learn(seen, link, now)
+        link.asked = False
+        if self.node.drain is not None:
+            self.node.drain.seen(link, seen, now)
+        if link.peer is not None:
+            self.federation.absents.seen(link.peer.id, seen)
+        if link.live:
+            self.federation.orphans.seen(link, seen, now)
+        if link.live or link in self._joining:
+            return  # asked for twice; the stream to it has been whole since it joined, or has had the first step of its replay
+        link.seen = seen
+        if link.forwarding and not link.behind:
+            if not link.told:
+                self.send_seen(link)
+            self._prepare(link, now)
+
+    # ---------------------------------------------------------------- into the live stream
+
+    def _prepare(self, link: Link, now: float) -> None:
+        """Join, but first make known the origins that the neighbour has not met, so that it says where it begins; and fetch
+        what it lacks and was history here: that has to come before what is newer."""
+        assert link.seen is not None
+        strange = {key: window for key, window in self.relay.vector.items() if key not in link.seen}
+        if strange and link.introductions < INTRODUCTIONS:
+            link.introductions += 1
+            link.seen = None
+            link.add_record(ORIGINS, encode_vector(strange))
+            link.add_record(ASK_SEEN, b"")
+            return
+        link.introductions = 0
+        self._when_complete(link, lambda at: self._gather(link, at), now)
+
+    def _gather(self, link: Link, now: float) -> None:
+        """Tell the others who is behind a link that is going to join, then fetch what it lacks from them: in this order, so that
+        nothing falls in between."""
+        if link.seen is None or not link.forwarding or link.behind:
+            return
+        self.federation.listings.ready(link)
+        self.federation.listings.settle(now)
+        self.federation.overlays.settle(now)  # who is there now may route otherwise
+        link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
+        for _, waiting in self._fetches.values():
+            waiting.append(lambda at: self._fetched(link, at))
+        self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
+
+    def _fetched(self, link: Link, now: float) -> None:
+        link.fetching -= 1
+        ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
+        if ready and self.federation.listings.named(link):  # else it left the tree and is about to gather again
+            self._join(link, now)
+
+    def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
+        """Go on when it is known who is behind a link and what they want, which decides what is replayed; or after a while."""
+        if not link.selective or self.federation.listings.complete(link):
+            then(now)
+        else:
+            self._waiting.append((link, now + FETCH_TIME, then))
+            self.node.schedule(now + FETCH_TIME, self.proceed)
+
+    def proceed(self, now: float) -> None:
+        """Go on with what waited for the directory."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:
+                link, until, then = entry
+                if link.state != "up":
+                    continue
+                if now >= until or self.federation.listings.complete(link):
+                    then(now)
+                else:
+                    self._waiting.append(entry)
+
+    def _join(self, link: Link, now: float) -> None:
+        """Replay what the neighbour lacks, then let it into the live stream, in the turn in which nothing is left. It hears first
+        that its messages take another way than before: so do those of the first step."""
+        assert link.seen is not None
+        self.federation.streams.entering(link)
+        walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
+        walk.begin(now)
+
+    def _enter(self, link: Link, now: float) -> None:
+        if self._joining.pop(link, None) is not None:  # else the last step was more than it can take
+            link.seen = None
+            self.relay.enter(link)
+            self.federation.hurry(now)
+
+    def _leave(self, link: Link) -> None:
+        """A link is not to join: it does not forward any more, or cannot take what is replayed."""
+        walk = self._joining.pop(link, None)
+        if walk is not None:
+            walk.stop()
+            link.seen = None
+
+    def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
+        """Return what sends a neighbour what it lacks. Who asks again and again costs us no more than MAX_REPLAY."""
+        free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
+
+        def may(size: int) -> float:
+            nonlocal free
+            if free is None:
+                free = not link.replayed
+            over = link.replayed + size - limits.MAX_REPLAY
+            return 0.0 if free or not link.replayed or over <= 0 else min(link.replayed, over) / limits.LOG_BYTES + 1.0
+
+        return Walk(self.federation, link, seen, lambda entries, at: self._replay(link, entries, at), then, may)
+
+    def _replay(self, link: Link, entries: list[Entry], now: float) -> None:
+        self.federation.positions.tell_ages(link, entries, now)
+        for entry in entries:
+            data = entry.data(now)
+            link.replayed += len(data)
+            link.conn.send(data)
+            self.node.counters.replayed += entry.count
+            self.node.counters.link_bytes_data += len(data)
+
+    # ---------------------------------------------------------------- history
+
+    def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
+        """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
+        wanted = self._history(seen)
+        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source] if wanted else []
+        if not asked:
+            then(now)
+            return
+        number = self._send_want(wanted, asked)
+        self._fetches[number] = (set(asked), [then])
+        self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
+
+    def _history(self, seen: Vector) -> Vector:
+        """Return what was history here and a neighbour lacks: it is missed from now on."""
+        wanted: Vector = {}
+        for key, theirs in seen.items():
+            if self.federation.streams.active and not self.federation.orphans.gone(key):
+                continue
+            window = self.relay.vector.get(key)
+            if window is not None and (ranges := window.miss(theirs)):
+                wanted[key] = everything_in(ranges)
+        return wanted
+
+    def want(self, key: bytes, ranges: Ranges, now: float) -> None:
+        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        self._send_want({key: everything_in(ranges)}, [link for link in self.federation.links.values() if link.state == "up"])
+        self.federation.hurry(now)
+
+    def _send_want(self, wanted: Vector, links: list[Link]) -> int:
+        """Ask neighbours for messages; returns the number that their answers will have."""
+        self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
+        body = self._fetch_number.to_bytes(4, "big") + encode_vector(wanted)
+        for link in links:
+            link.add_record(WANT, body)
+        return self._fetch_number
+
+    def _answered(self, number: int, link: Link | None, now: float) -> None:
+        """Note that one who was asked has answered; None: that time is up."""
+        fetch = self._fetches.get(number)
+        if fetch is not None:
+            asked, waiting = fetch
+            if link is not None:
+                asked.discard(link)
+            if link is None or not asked:
+                del self._fetches[number]
+                for then in waiting:
+                    then(now)
+
+    def want_received(self, link: Link, body: bytes, now: float) -> None:
+        """Replay what a neighbour needs for somebody behind it, and say when that is done."""
+        number = body[:4]
+        wanted = decode_vector(body[4:], now)
+
+        walk = self.walk(link, wanted, lambda at: self._wanted(link, number, at))
+
+        def answer(at: float) -> None:
+            if link.state != "up":
+                return
+            wants = self._wants.setdefault(link, deque())
+            wants.append(walk)
+            if len(wants) == 1:
+                walk.begin(at)
+            elif len(wants) > MAX_WANTS:
+                del wants[1]  # the first one is being answered
+
+        self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
+
+    def _wanted(self, link: Link, number: bytes, now: float) -> None:
+        """A WANT has been answered; go on with the next one."""
+        link.send_behind(DONE, number)
+        wants = self._wants[link]
+        wants.popleft()
+        if wants:
+            wants[0].begin(now)
+
+    def _want(self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float) -> None:
+        self.federation.listings.settle(now)  # who is new behind this link is told first
+        self._fetch(wanted, link, answer, now)
+
+    def done_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the answer to a WANT: what it brings has come before it."""
+        self._answered(int.from_bytes(body[:4], "big"), link, now)
+
+    # ---------------------------------------------------------------- links
+
+    def link_down(self, link: Link) -> None:
+        """A link is gone."""
+        link.forwarding = False
+        self._leave(link)
+        for walk in self._wants.pop(link, ()):
+            walk.stop()
+        self.relay.leave(link)
+        self.federation.streams.link_down(link)
+        for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
+            self._answered(number, link, self.node.now)
+
+    def link_behind(self, link: Link) -> None:
+        """More waits for a link than it may keep; it asks where the neighbour is when it has drained."""
+        self._leave(link)
+
+    def link_caught_up(self, link: Link) -> None:
+        """It drained: ask where the neighbour is, to go on from there."""
+        if link.forwarding and not link.asked:
+            link.asked = True
+            link.add_record(ASK_SEEN, b"")
+
+
+def everything_in(ranges: Ranges) -> Window:
+    """Return a window that lacks these numbers only."""
+    window = Window(LAST, 0.0)
+    window.gaps = ranges
+    return window

@@ -1,0 +1,85 @@
+"""Entries that leave the log while sessions are on their way, and that these may need (docs/decisions/0016).
+
+Who takes a session finds in its log what came meanwhile, and so does who gives it. Messages of some megabytes push everything
+else out of the log in less time than that takes; what sessions on their way get is spared until they have arrived.
+
+    on its way: taken here, or given from here -(an entry that it gets leaves the log)-> spared -(no session is on its way)-> gone
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.core.session import Session
+    from broker.node import Node
+
+
+class Spared:
+    """Sessions on their way, by who moves them, and what is kept for them behind the log (`MessageLog.spared`)."""
+
+    __slots__ = ("_federation", "_moved", "_movers", "_node", "size")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._movers: dict[object, Session | None] = {}
+        self._moved: Counter[Session | None] = Counter()  # how many move each of them
+        self.size = 0  # bytes
+
+    def keep(self, mover: object, session: Session | None) -> None:
+        """Keep what a session gets from now on; None: nobody knows yet what that is."""
+        log = self._node.relay.log
+        if not self._movers:
+            log.dropped.append(self._dropped)
+        if mover in self._movers:
+            self._leave(mover)
+        self._movers[mover] = session
+        self._moved[session] += 1
+        if log.spared and not self._everything():
+            kept = [entry for entry in log.spared if self._wanted(entry)]
+            log.spared.clear()
+            log.spared.extend(kept)
+            self.size = sum(entry.size for entry in kept)
+
+    def release(self, mover: object) -> None:
+        """Note that a session has arrived, or is not moved after all."""
+        if mover in self._movers:
+            self._leave(mover)
+            if not self._movers:
+                log = self._node.relay.log
+                log.dropped.remove(self._dropped)
+                log.spared.clear()
+                self.size = 0
+
+    def _leave(self, mover: object) -> None:
+        session = self._movers.pop(mover)
+        self._moved[session] -= 1
+        if not self._moved[session]:
+            del self._moved[session]
+
+    def _everything(self) -> bool:
+        """Whether all has to be kept: with flooding, who gives a session away says nothing of what came since."""
+        return None in self._moved and not self._federation.interest.selective
+
+    def _wanted(self, entry: Entry) -> bool:
+        topic, fanout = entry.topic, self._node.fanout
+        route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
+        return any(delivery.session in self._moved for delivery in route.deliveries)
+
+    def _dropped(self, entry: Entry, position: int) -> None:
+        """Take an entry that leaves the log; the oldest make room."""
+        if not self._everything() and not self._wanted(entry):
+            return
+        spared = self._node.relay.log.spared
+        spared.append(entry)
+        self.size += entry.size
+        while self.size > limits.SPARED_BYTES and len(spared) > 1:
+            oldest = spared.popleft()
+            self.size -= oldest.size
+            self._node.counters.log_unspared += oldest.count

@@ -1,0 +1,454 @@
+"""Where subscriptions begin: what was published before a SUBSCRIBE is not delivered to it, whatever logs bring later.
+
+A subscription begins behind all numbers of each origin that have been at this broker (`Start.tops`). That says too little where
+the feed of an origin is not whole: what was published before may be anywhere. So the question to the origin (`gap_recovery`)
+tells when these subscriptions began, and the answer says which number was the newest one then, ahead of all that is delivered.
+Who has confirmed the subscription has said that number then (`subscription_barrier`), and is not asked.
+Times are told in the origin's clock: each answer says what it showed, some time between question and answer. What the origin
+published before then it finds in its log, or, where that does not go back so far, in the numbers that it had at times (`Past`).
+Who replays messages to a neighbour says how old they are, and all behind that are told: with flooding, where nobody is asked, and
+for an origin that does not answer. As long as nobody has said where a subscription begins, it gets what comes.
+When it began, and which origins may say more, goes with its session to the journal and to other brokers, each by its own clock.
+
+    question  u8 count, u48 times of the origin's clock (ms)
+    answer    u8 count, u48 the origin's clock (ms), u48 numbers
+    record AGES  u8 hops, for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.link.codec import LAST, Ranges, origin_key, subtract
+from broker.cluster.link.control_records import AGES, Handler
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.link.link import Link
+    from broker.cluster.sessions.session_codec import SessionState
+    from broker.core.session import Session
+    from broker.node import Node
+
+MOST = 64
+"""times that one question tells; of more, some share the latest of them."""
+
+POINTS = 5000
+"""ages that one record tells, of all origins; of more, some of those between are left out."""
+
+MAX_HOPS = 64
+"""brokers on the way of a record; more are a loop."""
+
+PASSED = 4096
+"""records that have been passed on and are not passed on again, the newest: what a log has may take thousands. While a tree
+forms links make circles, and each broker would send on as many copies as it has links, again and again."""
+
+UNSURE = 0.2
+"""s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
+
+DRIFT = 1e-4
+"""s that two clocks may come apart in a second."""
+
+OLDER = 64
+"""points that are kept of what one origin's messages in our log are older than it says; of more, some are left out."""
+
+ASKED = 1000
+"""questions whose time is kept, for all origins."""
+
+
+NOTED, NOTES = 0.1, 2048
+"""s between two notes of our newest number, and how many there are,"""
+
+NOTED_OLD, OLD_NOTES = 10.0, 512
+"""and the same of those that are older: as long as a broker may be away."""
+
+ADOPTED = (-1, 0, 0)
+"""State of a start that was made at another broker, or before this one was started."""
+
+UNKNOWN = float("-inf")
+"""When a start began that was made elsewhere, as long as nobody can tell."""
+
+
+class Start:
+    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more.
+    `early`: numbers up to `tops` that were delivered to them before it was known that they are older. `began`: when they
+    began, by our clock; `at`: since when the start is known here; `was_open`: `open` as it came from elsewhere."""
+
+    __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
+
+    def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]) -> None:
+        self.at = at
+        self.began = UNKNOWN if state == ADOPTED else at
+        self.tops = tops
+        self.early: dict[bytes, Ranges] = {}
+        self.open = unsettled
+        self.was_open: frozenset[bytes] = frozenset()
+        self.state = state  # of this broker: what else begins now begins here
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it was made at another broker, or before this one was started."""
+        return self.state == ADOPTED
+
+
+def starts_of(session: Session) -> list[Start | None]:
+    """Return where the subscriptions of a session begin, each start once: many of one moment share theirs."""
+    return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
+
+
+def oldest(session: Session) -> Start | None:
+    """Return where the first subscription of a session begins, which is the oldest."""
+    return next((s.start for s in session.subscriptions.values()), None)
+
+
+def older(session: Session, key: bytes, number: int) -> bool:
+    """Whether a message turned out to be older than a session that has come from elsewhere, where nobody knew that."""
+    start = oldest(session)
+    return start is not None and key in start.was_open and number <= start.tops.get(key, 0)
+
+
+class Past:
+    """The newest number that was published here at times of the past."""
+
+    __slots__ = ("_notes", "_old")
+
+    def __init__(self) -> None:
+        self._notes: deque[tuple[float, int]] = deque()
+        self._old: deque[tuple[float, int]] = deque(maxlen=OLD_NOTES)
+
+    def note(self, number: int, now: float) -> None:
+        """Note the newest number."""
+        notes, old = self._notes, self._old
+        if notes and (number == notes[-1][1] or now < notes[-1][0] + NOTED):
+            return
+        notes.append((now, number))
+        if len(notes) > NOTES:
+            first = notes.popleft()
+            if not old or first[0] >= old[-1][0] + NOTED_OLD:
+                old.append(first)
+
+    def before(self, at: float) -> int:
+        """Return a number that had been published at a time (s): the newest one that was noted."""
+        notes = self._notes if self._notes and self._notes[0][0] <= at else self._old
+        index = bisect_right(notes, at, key=itemgetter(0))
+        return notes[index - 1][1] if index else 0
+
+
+class Positions:
+    """The starts of the last minutes, and the clocks of origins."""
+
+    __slots__ = ("_asked", "_clocks", "_node", "_older", "_passed", "_starts", "past", "records")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.past = Past()
+        self._starts: deque[Start] = deque()
+        self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
+        self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
+        self._older: dict[bytes, list[tuple[int, float]]] = {}  # origin -> when its numbers were published, at the latest (s)
+        self._passed: dict[int, None] = {}  # hashes of records that have been passed on, oldest first
+        self.records: dict[int, Handler] = {AGES: self._ages_received}
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all starts, about."""
+        starts = sum([1 + len(start.tops) for start in self._starts])
+        return limits.START_MEMORY * (starts + sum(map(len, self._older.values())))
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def begin(self) -> Start | None:
+        """Return where a subscription begins that is made now; None when nothing can come that was published before. Who is alone
+        may be so because its data was lost: others that were down meanwhile have logs of before."""
+        node = self._node
+        relay = node.relay
+        if len(relay.vector) < 2 and not node.federation.enabled:
+            return None
+        state = (node.counters.received_link, relay.own.top, node.federation.propagation.answered)
+        starts = self._starts
+        if starts and starts[-1].at == node.now and starts[-1].state == state:
+            return starts[-1]
+        tops, unsettled = {}, set()
+        highest = node.federation.repeats.highest
+        last_before = node.federation.propagation.last_before
+        for key, window in relay.vector.items():
+            stream = window.stream
+            top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
+            if window is not relay.own:
+                if (last := last_before(key)) is not None:  # it may have left numbers out until then, or they are on their way
+                    top = tops[key] = max(top, last)
+                elif stream is not None and not stream.fed:
+                    unsettled.add(key)
+                highest[key] = max(highest.get(key, 0), top)
+        start = Start(node.now, tops, unsettled, state)
+        self._forget(node.now)
+        starts.append(start)
+        return start
+
+    def adopt(self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()) -> Start | None:
+        """Return where the subscriptions of a session begin that has come from another broker, or from the journal. `unsettled`:
+        origins of which it may be more, which can be asked if it is known when they began."""
+        if not tops:
+            return None
+        node = self._node
+        start = Start(node.now, tops, set(), ADOPTED)
+        if began > UNKNOWN:
+            start.began = min(began, node.now)
+            start.was_open = frozenset(tops.keys() & unsettled)
+            start.open.update(start.was_open)
+        for key, top in tops.items():
+            if key != node.relay.key:
+                node.federation.repeats.highest[key] = max(node.federation.repeats.highest.get(key, 0), top)
+        self._forget(node.now)
+        self._starts.append(start)
+        return start
+
+    def arrived(self, state: SessionState, sender: bytes) -> SessionState:
+        """Say by our clock when a session of another broker began, rather too early; nobody can if that one's is not known."""
+        listing = self._node.federation.listings.directory.listings.get(sender)
+        clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
+        state.began = UNKNOWN if clock is None else state.began - clock[1] - DRIFT * (self._node.now - clock[2])
+        return state
+
+    def _forget(self, now: float) -> None:
+        """What is in no log any more needs no start; while a broker is away, or asked, there may be a log's tail."""
+        starts, federation = self._starts, self._node.federation
+        longest = limits.LOG_AGE
+        if starts and starts[0].at + longest < now and federation.behind():
+            longest += limits.ABSENT_TIME
+        while starts and (starts[0].at + longest < now or len(starts) >= limits.MAX_STARTS):
+            old = starts.popleft()
+            old.tops, old.early, old.open = {}, {}, set()
+
+    def raised(self, key: bytes, starts: Iterable[Start], number: int, *, settled: bool = True) -> None:
+        """Note that numbers up to this one are not for what began there; `settled`: and all others are."""
+        window = self._node.relay.vector.get(key)
+        done = 0 if window is None else window.top if window.stream is None else window.stream.done
+        for start in starts:
+            top = start.tops.get(key, 0)
+            begin = max(top, 0 if window is None else window.begin)
+            if begin < min(done, number):  # it has come already
+                came = [(begin + 1, min(done, number))]
+                start.early.setdefault(key, []).extend(came if window is None else subtract(came, window.gaps))
+            start.tops[key] = max(top, number)
+            if settled:
+                start.open.discard(key)
+            elif not start.adopted:
+                start.open.add(key)
+            if self._node.durability is not None:
+                self._node.durability.raised(start)
+        highest = self._node.federation.repeats.highest
+        highest[key] = max(highest.get(key, 0), number)
+
+    def _open(self, key: bytes) -> list[Start]:
+        return [start for start in self._starts if key in start.open or (key not in start.tops and not start.adopted)]
+
+    # ---------------------------------------------------------------- questions
+
+    def question(self, key: bytes, number: int, now: float) -> bytes:
+        """Return what a question to an origin tells of subscriptions."""
+        starts = sorted(self._open(key), key=lambda start: start.began)
+        step = max(1, -(-len(starts) // MOST))
+        groups = [starts[at : at + step] for at in range(0, len(starts), step)]
+        self._asked[number] = (now, groups)
+        if len(self._asked) > ASKED:
+            del self._asked[next(iter(self._asked))]
+        ahead = self._ahead(key)
+        if ahead is None:  # the answer shows its clock; when it is known, it is asked again
+            return b"\0"
+        # Those that were made here follow each other closely; those of elsewhere may be minutes apart.
+        told = [group[0 if any(start.adopted for start in group) else -1].began + ahead for group in groups]
+        return bytes((len(told),)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
+
+    def answered(self, key: bytes, number: int, body: bytes, top: int, *, more: bool) -> tuple[bytes | None, bool]:
+        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for; `more`: later ones are
+        still to be asked for, and so is where a subscription begins that was made behind `top`. Returns what is
+        behind that (None: it cannot be used, as nobody knows yet for which subscriptions it is), and whether it has to be asked
+        again: a subscription was made meanwhile. Raises MalformedPacket."""
+        size = 7 + 6 * body[0] if body else 7
+        if len(body) < size:
+            raise MalformedPacket("answer with positions is truncated")
+        asked, groups = self._asked.pop(number, (None, []))
+        if asked is None:
+            return body[size:], False
+        clock = int.from_bytes(body[1:7], "big") / 1000
+        first = key not in self._clocks
+        self._set_clock(key, clock, asked)
+        if first and groups:
+            return None, True
+        for at, group in zip(range(7, size, 6), groups, strict=False):
+            last = int.from_bytes(body[at : at + 6], "big")
+            self.raised(key, group, min(top, last), settled=not more or last <= top)
+        if more:
+            return body[size:], False
+        # When it was answered, by our clock: at the latest, where a question that was long on its way leaves that open. For what
+        # began meanwhile it is asked again, as messages that were published after that must not be taken for older ones.
+        least, most, _ = self._clocks[key]
+        then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
+        self.raised(key, [start for start in self._open(key) if start.began >= then], top)
+        return body[size:], bool(self._open(key))
+
+    def _set_clock(self, key: bytes, clock: float, asked: float) -> None:
+        """An origin's clock was `clock` at some time between a question and its answer, which comes now."""
+        now = self._node.now
+        known = self._clocks.get(key)
+        least, most = clock - now, clock - asked
+        if known is not None:
+            drift = DRIFT * (now - known[2])
+            least, most = max(least, known[0] - drift), min(most, known[1] + drift)
+        elif len(self._clocks) >= limits.MAX_ORIGINS:
+            self._clocks.clear()
+        self._clocks[key] = (least, most, now)
+
+    def _ahead(self, key: bytes) -> float | None:
+        """Return what an origin's clock is ahead of ours at least (s), None when that is not known. A subscription that begins
+        too early gets more than it should, one that begins too late misses what was published after SUBACK."""
+        known = self._clocks.get(key)
+        return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
+
+    # ---------------------------------------------------------------- what is replayed
+
+    def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
+        """Tell a neighbour, ahead of what is replayed to it, how old that is."""
+        if entries:
+            link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
+
+    def published(self, entry: Entry) -> float:
+        """Return when the newest message of an entry was published, at the latest (s). Our log says when it came here, which is
+        later for what was replayed to us, and does not count the time in which this broker was down."""
+        at = entry.at - self._node.relay.uncounted(entry.key)
+        if (points := self._older.get(entry.key)) is not None:
+            index = bisect_left(points, (entry.sequence + entry.count - 1,))
+            if index < len(points):
+                at = min(at, points[index][1])
+        return at
+
+    def _note_older(self, key: bytes, told: list[tuple[float, int]], now: float) -> None:
+        """Note when messages were published that are about to come, for those to whom we replay them."""
+        points = dict(self._older.get(key, ()))
+        for at, number in told:
+            points[number] = min(at, points.get(number, at))
+        found: list[tuple[int, float]] = []
+        at = now
+        for number in sorted(points, reverse=True):  # nothing is younger than what was published after it
+            at = min(at, points[number])
+            if at < now - limits.LOG_AGE - limits.ABSENT_TIME:
+                break
+            found.append((number, at))
+        found.reverse()
+        step = -(-len(found) // OLDER)
+        self._older[key] = found[(len(found) - 1) % step :: step] if found else []
+        if len(self._older) > limits.MAX_ORIGINS:
+            self._older = {key: points for key, points in self._older.items() if key in self._node.relay.vector}
+
+    def _ages_received(self, link: Link, body: bytes, now: float) -> None:
+        """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
+        if not body:
+            raise MalformedPacket("AGES record is truncated or too large")
+        # The record was on its way as well, for how long nobody knows: half a round trip is too much where a neighbour that has
+        # just started answered late. So messages count as younger than they are: who subscribed before one must get it.
+        self.aged(body[1:], now)
+        if body[0] < MAX_HOPS and self._first_time(body[1:]):
+            for other in self._node.forwarding:
+                if other is not link:
+                    other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
+
+    def _first_time(self, ages: bytes) -> bool:
+        """Whether these have not been passed on yet: they are now. What they go ahead of is passed on once, too, so whoever gets
+        that from here has got them before."""
+        number = hash(ages)
+        if number in self._passed:
+            return False
+        self._passed[number] = None
+        if len(self._passed) > PASSED:
+            del self._passed[next(iter(self._passed))]
+        return True
+
+    def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
+        """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of their origins have been here.
+        Raises MalformedPacket."""
+        at = 0
+        while at < len(body):
+            key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")
+            at += 14
+            end = at + 10 * count
+            if end > len(body) or not count or count > POINTS:
+                raise MalformedPacket("AGES record is truncated or too large")
+            points = sorted(
+                (now - int.from_bytes(body[point + 6 : point + 10], "big") / 1000, int.from_bytes(body[point : point + 6], "big"))
+                for point in range(at, end, 10)
+            )
+            newest = [0, *accumulate((number for _, number in points), max)]  # of the first ones
+            at = end
+            window = self._node.relay.vector.get(key)
+            if window is None:
+                continue
+            self._note_older(key, points, now)
+            for start in self._starts if window.stream is None else self._open(key):
+                if start.began == UNKNOWN:
+                    continue
+                last = newest[bisect_right(points, start.began, key=itemgetter(0))]
+                if window.stream is not None:
+                    if last > start.tops.get(key, 0):
+                        self.raised(key, [start], last, settled=False)  # the origin may say that it is even later
+                elif last and (holes or last > window.top):  # else it has been here
+                    self.raised(key, [start], last)
+
+
+def encode_ages(entries: list[Entry], now: float, published: Callable[[Entry], float] = attrgetter("at")) -> bytes:
+    """Return how old messages are, as `Positions.aged` takes it. `published`: tells when those of an entry were published (s)."""
+    origins: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        origins.setdefault(entry.key, []).append(entry)
+    step = -(-len(entries) // max(1, POINTS - len(origins)))
+    parts = []
+    for key, found in origins.items():
+        points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
+        parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
+        for entry in points:
+            age = max(0, min(round((now - published(entry)) * 1000), 0xFFFFFFFF))
+            parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
+    return b"".join(parts)
+
+
+def times_of(question: bytes) -> tuple[list[float], bytes]:
+    """Return the times (s) that a question tells, and what is behind them in it. Raises MalformedPacket."""
+    count = question[0] if question else 0
+    size = 1 + 6 * count
+    if len(question) < size or count > MOST:
+        raise MalformedPacket("question with positions is truncated")
+    return [int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)], question[size:]
+
+
+def answer_of(numbers: list[int], now: float) -> bytes:
+    """Return what an answer says of subscriptions: `numbers`, by the times of the question; `now`: of this broker's clock."""
+    head = bytes((len(numbers),)) + max(0, round(now * 1000)).to_bytes(6, "big")
+    return head + b"".join(number.to_bytes(6, "big") for number in numbers)
+
+
+def numbers_at(
+    latest: Iterable[Entry], key: bytes, times: list[float], top: int, past: Past | None = None
+) -> tuple[list[int], int]:
+    """Return the newest number of an origin at each time (s), and how many entries were looked at. `latest`: entries, the newest
+    first; `top`: the newest number now; `past`: asked for times to which they do not go back, None: they have everything."""
+    found = [top] * len(times)
+    waiting = sorted(range(len(times)), key=lambda index: times[index])
+    looked = 0
+    for entry in latest:
+        if not waiting:
+            break
+        looked += 1
+        if entry.key == key:
+            while waiting and entry.at <= times[waiting[-1]]:
+                found[waiting.pop()] = top
+            top = entry.sequence - 1
+    for index in waiting:  # longer ago than they go back
+        found[index] = top if past is None else min(top, past.before(times[index]))
+    return found, looked

@@ -1,0 +1,119 @@
+"""Numbers of QoS 2 messages that wait for clients that are away, and that have left the log (docs/decisions/0016).
+
+No message says in a session where it came from: who adds a session to a newer one finds that in the log. Large messages push
+everything else out of the log in milliseconds. So while clients are away that left a session, what they get at QoS 2 is noted as
+it leaves the log: origin, number, and a hash of topic and content, a run of messages in one piece.
+
+    nothing -(a client leaves its session, or takes nothing)-> noting -(no client is away)-> nothing
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.sequence_set import Ranges, find
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.core.session import Session
+    from broker.node import Node
+
+LOOK = 10.0
+"""s between two looks whether any client is away."""
+TOPICS = 10_000
+"""topics of which it is known whether they are for anybody who is away."""
+
+Places = dict[tuple[bytes, bytes], list[int]]
+"""Topic and payload -> which messages of a session these are."""
+
+
+class Unlogged:
+    """What has left the log while clients were away."""
+
+    __slots__ = ("_away", "_met", "_node", "_noted", "_noting", "size")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._met = False  # somebody else was there: sessions may become one
+        self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
+        self._away: dict[bytes, bool] = {}  # topic -> whether somebody who gets it is away
+        self._noting = False
+        self.size = 0
+        """Bytes that these take, about."""
+        federation.listings.on_way.append(self._way_changed)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is not None and not self._met:
+            self._met = True
+            self.watch(*self._node.sessions.values())
+
+    def watch(self, *sessions: Session) -> None:
+        """Note from now on what leaves the log, if it is for who is away, as one of these is, and gets anything at QoS 2."""
+        self._away.clear()
+        if not self._noting and self._met and any(map(misses, sessions)):
+            self._noting = True
+            self._node.relay.log.dropped.append(self._dropped)
+            self._node.schedule(self._node.now + LOOK, self._look)
+
+    def _look(self, now: float) -> None:
+        """Go on as long as somebody is away."""
+        if any(map(takes_nothing, self._node.sessions.values())):
+            self._node.schedule(now + LOOK, self._look)
+            return
+        self._noting = False
+        self._node.relay.log.dropped.remove(self._dropped)
+        self._noted.clear()
+        self._away.clear()
+        self.size = 0
+
+    def _dropped(self, entry: Entry, position: int) -> None:
+        """Note an entry that leaves the log; the oldest make room."""
+        if entry.qos != 2:
+            return
+        topic = entry.topic
+        away = self._away.get(topic)
+        if away is None:
+            if len(self._away) >= TOPICS:
+                self._away.clear()
+            away = self._away[topic] = self._waits(topic)
+        if not away:
+            return
+        hashes = array("q", [hash((topic, payload)) for payload in entry.payloads()])
+        self._noted.append((entry.key, entry.sequence, hashes))
+        self.size += limits.UNLOGGED_MEMORY + 8 * len(hashes)
+        while self.size > limits.UNLOGGED_BYTES:
+            oldest = self._noted.popleft()[2]
+            self.size -= limits.UNLOGGED_MEMORY + 8 * len(oldest)
+            self._node.counters.log_unnumbered += len(oldest)
+
+    def _waits(self, topic: bytes) -> bool:
+        """Whether messages of a topic wait for somebody who is away, at QoS 2."""
+        fanout = self._node.fanout
+        route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
+        return any(delivery.qos == 2 and takes_nothing(delivery.session) for delivery in route.deliveries)
+
+    def find(self, places: Places, ranges: dict[bytes, Ranges], found: list[tuple[bytes, int] | None]) -> None:
+        """Find where messages of a session come from, of those that were delivered to it (`ranges`), the newest first."""
+        wanted = {hash(content): waiting for content, waiting in places.items() if waiting}
+        for key, first, hashes in reversed(self._noted if wanted else ()):
+            delivered = ranges.get(key)
+            if delivered is None or find(delivered, first, first + len(hashes) - 1) < 0:
+                continue
+            for at in range(len(hashes) - 1, -1, -1):
+                waiting = wanted.get(hashes[at])
+                if waiting and find(delivered, first + at, first + at) >= 0:
+                    found[waiting.pop()] = (key, first + at)
+
+
+def misses(session: Session) -> bool:
+    """Whether messages at QoS 2 wait for a session that takes nothing."""
+    return takes_nothing(session) and any(subscription.qos == 2 for subscription in session.subscriptions.values())
+
+
+def takes_nothing(session: Session) -> bool:
+    """Whether a session is kept, and its client is away, or takes nothing."""
+    return session.expiry > 0 and (session.conn is None or session.conn.stalled)

@@ -1,0 +1,313 @@
+"""A broker that is to be stopped without anybody missing anything (`mqttree drain`; docs/decisions/0017).
+
+    CLIENTS   new clients are sent elsewhere, those that are here told to go, at a set rate
+    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients come; what stays ends,
+              or waits in the journal
+    TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes on
+    LINKS     the neighbours say what has been there, until nothing is left that they lack
+    DONE      the driver stops the broker as at any stop
+
+Others see an entry in the directory, and send nobody here who has to go himself. Time up, or being told once more, ends it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.base import limits
+from broker.cluster.delivery.replay import Walk
+from broker.cluster.link.control_records import ASK_SEEN
+from broker.cluster.strategy.directory import STATE
+from broker.core.client import Client
+from broker.wire.constants import ReasonCode
+from discovery.address import is_loopback, is_wildcard, parse_address
+
+if TYPE_CHECKING:
+    from broker.cluster.link.codec import Vector
+    from broker.cluster.link.link import Link
+    from broker.config.node_config import NodeConfig
+    from broker.core.session import Session
+    from broker.node import Node
+
+CLIENTS_AT = STATE + b"clients"
+"""Key of the entry that says where a broker's clients connect."""
+DRAINING = STATE + b"draining"
+"""Key of the entry of a broker that drains."""
+
+STEP = 0.05
+"""s between two looks."""
+REPLAY = 4
+"""answers in a row with something missing, after which it is sent again: what is under way arrives within one or two."""
+SLICE = 1000
+"""sessions that end at one of them: some 10 ms."""
+
+
+_WITH_PORT = re.compile(r"(^[^:]+|\]):[0-9]+$")
+
+
+@dataclass(slots=True, frozen=True)
+class DrainOptions:
+    """What may be said about a drain."""
+
+    rate: float | None = None
+    """Clients told to go a second; None: as many as it takes for all to be gone in half of the time."""
+    to: str = ""
+    """Where they go; "": to the other brokers, in turn."""
+    within: float | None = None
+    """s until the end, whatever is left; None: limits.DRAIN_TIME, and longer when the rate asks for it."""
+
+
+def read_drain(values: Mapping[str, str]) -> DrainOptions:
+    """Read rate, to and within, each of which may be missing. Raises ValueError with one clear line."""
+    unknown = values.keys() - {"rate", "to", "within"}
+    if unknown:
+        raise ValueError(f"{min(unknown)[:32]!r} is not one of rate, to, within")
+    to = ""
+    if "to" in values:
+        address = parse_address(values["to"])
+        if not _WITH_PORT.search(values["to"]):
+            raise ValueError(f"to: {values['to'][:64]!r} is no HOST:PORT")
+        if is_wildcard(address.host):
+            raise ValueError(f"to: {values['to']!r} is no address that a client could connect to")
+        to = str(address)
+    return DrainOptions(_number(values, "rate", 0.01, 1e6), to, _number(values, "within", 0.0, 86_400.0))
+
+
+def check_elsewhere(options: DrainOptions, config: NodeConfig) -> None:
+    """Refuse to send clients to the broker that they are to leave. Raises ValueError."""
+    if options.to:
+        address = parse_address(options.to)
+        here = address.host == config.host or (is_loopback(address.host) and is_loopback(config.host))
+        if here and address.port == config.port:
+            raise ValueError(f"to: {options.to} is this broker itself")
+
+
+def _number(values: Mapping[str, str], name: str, low: float, high: float) -> float | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise ValueError(f"{name}: {text[:32]!r} is not a number from {low:g} to {high:g}")
+    return number
+
+
+def counted(number: int, name: str) -> str:
+    """Return "1 client", "2 clients"."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+class Drain:
+    """One drain of a node; it begins when this is made."""
+
+    def __init__(self, node: Node, options: DrainOptions, now: float, done: Callable[[], None] = lambda: None) -> None:
+        """`done` is called when the broker can be stopped."""
+        self._node = node
+        self._federation = node.federation
+        self.state = "clients"
+        self._done = done
+        self._began = now
+        self._since = now  # in this state
+        self._turned = 0  # clients told to go
+        self._turn = 0
+        self._ended = 0  # sessions that ended with the broker, and the messages that waited for them
+        self._lost = 0
+        self._clients: deque[Session] = deque()
+        self._to = options.to
+        here = node.connected
+        within = options.within
+        if within is None:
+            within = limits.DRAIN_TIME
+            if options.rate is not None:
+                within = max(within, here / options.rate + limits.DRAIN_TIME / 2)
+        self.rate = options.rate or max(limits.DRAIN_RATE, here / max(1.0, within / 2))
+        self.until = now + within
+        self._confirmed: set[Link] = set()  # neighbours that lack nothing
+        self._asked: dict[Link, float] = {}  # when (s)
+        self._looking: dict[Link, Walk] = {}  # for what is missing there
+        self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
+        node.drain = self
+        told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
+        node.log("info", f"draining: {told}; the end is in {within:g} s at most")
+        self._federation.listings.post(DRAINING, b"1")
+        node.schedule(now, self._step)
+        node.schedule(self.until, self._late)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what /api/federation says of it."""
+        node = self._node
+        return {
+            "state": self.state,
+            "clients_left": node.connected,
+            "sessions_left": self._leaving() if self.state in ("clients", "sessions") else 0,
+            "journal_left": self._fetchable() if self.state in ("clients", "sessions") else 0,
+            "links_left": len(self._unconfirmed()),
+            "seconds_left": round(max(0.0, self.until - node.now), 1),
+        }
+
+    # ---------------------------------------------------------------- where clients go
+
+    def targets(self) -> list[str]:
+        """Return the addresses of brokers that take clients."""
+        if self._to:
+            return [self._to]
+        found = []
+        for listing in self._federation.listings.directory.reachable():
+            text = listing.entries.get(CLIENTS_AT)
+            if text and DRAINING not in listing.entries:
+                try:
+                    found.append(str(parse_address(text.decode())))
+                except ValueError:  # UnicodeDecodeError is one
+                    continue
+        return found
+
+    def reference(self) -> str:
+        """Return where the next client is to go, "" when nobody else is there."""
+        return self._next(self.targets())
+
+    def _next(self, targets: list[str]) -> str:
+        self._turn += 1
+        return targets[self._turn % len(targets)] if targets else ""
+
+    # ---------------------------------------------------------------- step by step
+
+    def _step(self, now: float) -> None:
+        if self.state == "done":
+            return
+        step = {"clients": self._send_clients, "sessions": self._wait_for_sessions, "tree": self._leave_tree}
+        step.get(self.state, self._confirm)(now)
+        if self.state != "done":
+            self._node.schedule(now + STEP, self._step)
+
+    def _enter(self, state: str, now: float) -> None:
+        self.state = state
+        self._since = now
+
+    def _send_clients(self, now: float) -> None:
+        node = self._node
+        if not self._clients and node.connected:
+            self._clients.extend(session for session in node.sessions.values() if session.conn is not None)
+        due = (now - self._began) * self.rate + 1 - self._turned
+        targets = self.targets() if due >= 1 and self._clients else []
+        while due >= 1 and self._clients:
+            conn = self._clients.popleft().conn
+            if conn is None or not isinstance(conn.owner, Client):
+                continue
+            self._turned += 1
+            due -= 1
+            if targets:
+                node.redirect(conn.owner, self._next(targets), False)
+            else:
+                conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+        if not node.connected:
+            self._enter("sessions", now)
+
+    def _leaving(self) -> int:
+        return sum(not session.number for session in self._node.sessions.values())
+
+    def _fetchable(self) -> int:
+        """Count the sessions that the journal keeps and that other brokers may fetch before this one goes."""
+        return sum(1 for session in self._node.sessions.values() if session.number and session.expiry)
+
+    def _wait_for_sessions(self, now: float) -> None:
+        """Let the brokers where clients come fetch their sessions (`takeover`); end what nobody has fetched in time."""
+        node = self._node
+        waiting = any(session.expiry for session in node.sessions.values())
+        if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
+            return
+        rest = [session for session in node.sessions.values() if not session.number]  # a journal keeps the others
+        for session in rest[:SLICE]:
+            self._ended += 1
+            self._lost += len(session.queue) + len(session.inflight)
+            node.end_session(session)  # its will is due, and what others of its groups can take goes on
+        if len(rest) <= SLICE:
+            self._enter("tree", now)
+            self._federation.tree.retire(now)
+            self._federation.overlays.retire()
+            self._federation.hurry(now)
+
+    def _leave_tree(self, now: float) -> None:
+        """Wait until nobody's messages pass through here, or nobody can do without it."""
+        since = now - self._since
+        if since >= limits.DRAIN_TREE or (since >= self._federation.config.hello and self._federation.tree.is_leaf):
+            self._enter("links", now)
+            self._confirm(now)
+
+    def _unconfirmed(self) -> list[Link]:
+        """Return the links that our messages take whose other end may lack something."""
+        ours = self._federation.interest.everywhere(self._federation.relay.key)
+        links = self._federation.links.values()
+        return [link for link in links if (link.forwarding or link in ours) and link not in self._confirmed]
+
+    def _confirm(self, now: float) -> None:
+        """Ask the neighbours in the tree what has been there, behind everything that they are sent."""
+        links = self._federation.links
+        unconfirmed = self._unconfirmed()
+        if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
+            self._finish(now, "")
+        for link in unconfirmed:
+            if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
+                self._asked[link] = now
+                self._federation.streams.send_upto(link)
+                link.send_behind(ASK_SEEN, b"")
+
+    def seen(self, link: Link, seen: Vector, now: float) -> None:
+        """Take a neighbour's word for what has been there, before `Repair` does."""
+        if self.state != "links" or link not in self._asked:
+            return
+        relay = self._federation.relay
+        if relay.own.top and relay.key not in seen:
+            return
+        if link not in self._looking:
+            walk = Walk(self._federation, link, seen, lambda _, at: self._lacks(link), lambda at: self._has_all(link), once=True)
+            self._looking[link] = walk
+            walk.begin(now)
+
+    def _has_all(self, link: Link) -> None:
+        """A neighbour lacks nothing of the log any more, or was found to lack something in this turn."""
+        if self._looking.pop(link, None) is not None:
+            self._confirmed.add(link)
+
+    def _lacks(self, link: Link) -> None:
+        """A neighbour lacks something."""
+        self._looking.pop(link).stop()
+        self._lacking[link] = self._lacking.get(link, 0) + 1
+        if self._lacking[link] % REPLAY == 0 and link.live:
+            self._federation.relay.leave(link)  # as after an overflow: `Repair` sends what is missing, and lets it in again
+
+    # ---------------------------------------------------------------- the end
+
+    def _late(self, now: float) -> None:
+        self.hurry(now, "time is up")
+
+    def hurry(self, now: float, why: str) -> None:
+        """End it as it is."""
+        if self.state != "done":
+            self._finish(now, why)
+
+    def _finish(self, now: float, why: str) -> None:
+        node = self._node
+        left = []
+        if why:
+            counts = {"client": node.connected, "session": self._leaving()}
+            left = [counted(number, name) for name, number in counts.items() if number]
+            if unconfirmed := len(self._unconfirmed()):
+                left.append(f"{counted(unconfirmed, 'neighbour')} that may lack messages")
+        self._enter("done", now)
+        ended = f"{counted(self._ended, 'session')} with {counted(self._lost, 'message')}"
+        lost = f", of which {ended} ended here" if self._ended else ""
+        if on_disk := sum(session.number > 0 for session in node.sessions.values()):
+            lost += f"; {counted(on_disk, 'session')} in the journal"
+        text = f"drained in {now - self._began:.1f} s: {counted(self._turned, 'client')} sent away{lost}"
+        if why:
+            text = f"{text}; {why}, left are {', '.join(left) or 'none'}"
+        node.log("warning" if left or self._lost else "info", text)
+        self._done()

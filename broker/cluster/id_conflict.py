@@ -1,0 +1,89 @@
+"""Another living broker with our own id: somebody has copied a data directory. One of the two serves clients, the other not.
+
+Whoever started first goes on: brokers know it, and its clients are there. The one that started later (the higher boot number; of
+two that started in the same second the higher instance, a random number) yields as soon as the other has proven the id: it sends
+its clients away, closes its links and accepts neither until the other is gone. It calls the other once a second, so it is back
+some seconds after that has ended. What is only said - an announcement, a refusal by a third - proves nothing, and makes us call
+there to find out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.client import Client
+from broker.core.effects import Dial
+from broker.wire.constants import ReasonCode
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Disconnect
+from discovery.address import Address
+from discovery.dialler import NEVER
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+
+CALL_PAUSE = 1.0
+"""s between two calls to where the other one is, or is said to be: nobody draws more dials from us."""
+GONE = 5.0
+"""s after the last proof of the other one until it counts as gone: longer than a dial takes to fail."""
+
+
+class IdConflict:
+    """Knows the other broker with our id, if there is one."""
+
+    __slots__ = ("_call_at", "_proven_at", "federation", "other", "yields")
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.yields = False
+        """We are the one that serves nobody."""
+        self.other: Address | None = None
+        self._proven_at = -NEVER
+        self._call_at = -NEVER
+
+    def suspect(self, address: Address, now: float) -> None:
+        """Call a broker that is said to have our id."""
+        if now >= self._call_at:
+            self._call_at = now + CALL_PAUSE
+            self.federation.node.effects.append(Dial(address.host, address.port))
+
+    def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
+        """Note that a broker has proven our id in a handshake. `start`: its boot number and instance."""
+        self._proven_at = now
+        self.other = address
+        if not self.yields and start < (self.federation.own.boot, self.federation.config.instance):
+            self._yield(address, now)
+
+    def _yield(self, address: Address, now: float) -> None:
+        federation, node = self.federation, self.federation.node
+        self.yields = True
+        self._call_at = now + CALL_PAUSE
+        federation.count("id_conflicts")
+        federation.log(
+            "error",
+            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, and started before it, or at the same "
+            "time (a copied data directory?): this one accepts no clients until that one is gone",
+        )
+        for session in list(node.sessions.values()):
+            if session.conn is not None and isinstance(session.conn.owner, Client):
+                session.conn.owner.shut(ReasonCode.SERVER_BUSY)
+        for link in list(federation.links.values()):
+            link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5) if link.state == "up" else b"")
+            federation.link_lost(link, "another broker has our id", now)
+
+    def next_deadline(self) -> float:
+        """When `tick` is due (s)."""
+        return self._call_at if self.yields else NEVER
+
+    def tick(self, now: float) -> None:
+        """Find out whether the other one is still there."""
+        if not self.yields or now < self._call_at or self.other is None:
+            return
+        if now > self._call_at + CALL_PAUSE:  # we were stopped: that says nothing about the other one
+            self._proven_at = now
+        if self._proven_at + GONE <= now:
+            self.yields = False
+            self.federation.log("warning", f"no broker at {self.other} has this one's id any more: clients are accepted again")
+            self.other = None
+        else:
+            self.suspect(self.other, now)

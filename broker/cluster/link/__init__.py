@@ -1,0 +1,1 @@
+"""A link to another broker: handshake, admission, records, the format of messages on it."""

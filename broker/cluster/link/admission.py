@@ -1,0 +1,151 @@
+"""Which brokers may link, and which of two links to one broker stays (design sections 3 and 4, promise 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.link.versions import common, named
+from broker.wire.constants import ReasonCode
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Disconnect
+from discovery.address import Address, is_wildcard
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.handshake import Peer
+    from broker.cluster.link.link import Link
+
+
+class Admission:
+    """Decides over handshakes; whoever it turns away is closed when its methods return."""
+
+    __slots__ = ("federation",)
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+
+    def make_room(self, now: float) -> None:
+        """Give up the oldest handshake of a caller when there are too many: a broker needs two round trips for its own."""
+        federation = self.federation
+        callers: list[Link] = []
+        if len(federation.handshakes) >= limits.MAX_HANDSHAKES:
+            callers = [link for link in federation.handshakes if not link.dialled]
+        if len(callers) >= limits.MAX_HANDSHAKES:
+            federation.count("links_refused")
+            callers[0].conn.abort("too many handshakes")
+            federation.link_lost(callers[0], "too many handshakes", now)
+
+    def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
+        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away. `proven`: it is going
+        to prove nothing more of what it says.
+        """
+        federation = self.federation
+        config = federation.config
+        peer = link.peer
+        assert peer is not None
+        if is_wildcard(peer.host):
+            peer.host = split_peer(link.conn.peer)[0]
+        if peer.cluster != config.cluster:
+            why = f"is of cluster {peer.cluster!r}, not {config.cluster!r}"
+            link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, why, "link_wrong_cluster")
+            return False
+        link.version = common(config.versions(), peer.versions)
+        if not link.version:
+            why = f"speaks link protocol {named(peer.versions)}, not {named(config.versions())}"
+            if config.routing != "flood" and common(config.link_versions, peer.versions):
+                why += f", which routing by {config.routing} needs"
+            link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
+            return False
+        if peer.id == federation.own.id and (proven or self._is_self(peer)):
+            self._own_id(link, now)
+            return False
+        if federation.id_conflict.yields:
+            self._drop(link, "comes while another broker has this one's id")
+            return False
+        old = federation.links.get(peer.id)
+        # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
+        return old is None or old is link or not self._namesake(link, old, now)
+
+    def _is_self(self, peer: Peer) -> bool:
+        """Whether who has our id is this very process."""
+        return (peer.boot, peer.instance) == (self.federation.own.boot, self.federation.config.instance)
+
+    def _own_id(self, link: Link, now: float) -> None:
+        """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data directory."""
+        federation = self.federation
+        peer = link.peer
+        assert peer is not None
+        dialled = Address(*link.address) if link.dialled else None
+        if self._is_self(peer):  # a dial that reached ourselves
+            if dialled is not None:
+                federation.membership.address_is_self(dialled, now)
+            self._drop(link, "is this broker itself")
+        else:
+            link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
+            if dialled is not None:  # what a caller says of its address proves nothing
+                federation.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
+            if link.handshake.method is not None:
+                federation.id_conflict.proven((peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now)
+
+    def _namesake(self, link: Link, old: Link, now: float) -> bool:
+        """Whether this is another broker with the id of a linked one; it was refused then."""
+        new_peer, old_peer = link.peer, old.peer
+        assert new_peer is not None
+        assert old_peer is not None
+        if (new_peer.host, new_peer.port) == (old_peer.host, old_peer.port) or new_peer.boot < old_peer.boot:
+            return False
+        alive = old.state == "up" and old.conn.last_heard + 2 * self.federation.config.hello > now
+        if new_peer.boot > old_peer.boot and not alive:
+            return False  # it has moved
+        other = str(Address(old_peer.host, old_peer.port))
+        link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id", other)
+        return True
+
+    def admit(self, link: Link, now: float) -> bool:
+        """Make this the link to its peer, whose identity is proven; False: another one stays and this one was dropped."""
+        links = self.federation.links
+        peer = link.peer
+        assert peer is not None
+        old = links.get(peer.id)
+        if old is not None and old is not link and not self._replaces(link, old, now):
+            return False
+        links[peer.id] = link
+        return True
+
+    def _replaces(self, link: Link, old: Link, now: float) -> bool:
+        """One pair keeps one link: decide which, the same way at both ends. False: the old one stays, `link` was dropped."""
+        new_peer, old_peer = link.peer, old.peer
+        assert new_peer is not None
+        assert old_peer is not None
+        if self._namesake(link, old, now):
+            return False
+        if new_peer.boot < old_peer.boot:
+            self._drop(link, "is an older start of a broker that is linked")
+            return False
+        if new_peer.boot == old_peer.boot:
+            # The link that the lower id dialled stays. A second dial of the same broker means that it lost the first.
+            lower_dialled = (self.federation.own.id < new_peer.id) == link.dialled
+            if old.dialled != link.dialled and not lower_dialled:
+                self._drop(link, "is linked already")
+                if link.dialled:
+                    self.federation.membership.address_is_peer(Address(*link.address), new_peer.id, now)
+                return False
+        self._replace(old, now)
+        return True
+
+    def _replace(self, old: Link, now: float) -> None:
+        old.conn.close(encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.state == "up" else b"")
+        self.federation.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
+
+    def _drop(self, link: Link, why: str) -> None:
+        """Close a connection that is one too many; not a fault, so no warning."""
+        self.federation.log("debug", f"link with {link.conn.peer}: {why}")
+        link.conn.close()
+        self.federation.link_lost(link, why, self.federation.node.now, quiet=True)
+
+
+def split_peer(peer: str) -> tuple[str, int]:
+    """Split "HOST:PORT" of a connection's peer."""
+    host, _, port = peer.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0

@@ -1,0 +1,530 @@
+"""A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in PINGREQ, messages.
+
+States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed. What leads to `up`
+is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways, with a cluster secret in encrypted
+records (`record_layer`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.rate_limit import Budget
+from broker.cluster.delivery.link_acks import MARK as ACK_MARK
+from broker.cluster.link.codec import (
+    LINK_ID,
+    MARK,
+    ORIGIN,
+    SIZE,
+    STAMP_SIZE,
+    Vector,
+    decode_sequence,
+    decode_stamp,
+    encode_for_links,
+)
+from broker.cluster.link.control_records import ORIGINS, PING, REPLAYING, decode_records, encode_record, walk, work
+from broker.cluster.link.handshake import LinkHandshake, Peer
+from broker.cluster.link.receiver_assignment import Choice, decode_choice
+from broker.cluster.link.versions import LAST_KIND, OldOutbox
+from broker.core.connection import Connection
+from broker.core.dispatcher import topic_of
+from broker.core.message import Message, encode_halves
+from broker.core.publish_run import Batch
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.packets import Auth, Connack, Connect, Disconnect
+from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable, forwardable_cached
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.record_layer import RecordLayer
+
+MARKED = 1 << 31
+"""In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been handled."""
+
+RUNS = frozenset((0x32, 0x34))
+"""First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
+
+
+class Link:
+    """One link. It parses and encodes; what follows from it is the federation's."""
+
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_ping",
+        "_pings",
+        "_records",
+        "_sequence",
+        "_waiting",
+        "_walks",
+        "_window_key",
+        "address",
+        "asked",
+        "behind",
+        "conn",
+        "dialled",
+        "federation",
+        "fetching",
+        "forwarding",
+        "gossiped",
+        "handshake",
+        "introductions",
+        "kept_from",
+        "kept_since",
+        "layer",
+        "listings",
+        "live",
+        "log_lost",
+        "marks",
+        "next_hello",
+        "opened",
+        "peer",
+        "replayed",
+        "rtt_ms",
+        "seen",
+        "selective",
+        "state",
+        "taken_at",
+        "tell_at",
+        "telling",
+        "told",
+        "unsent",
+        "upto",
+        "version",
+    )
+
+    def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
+        self.federation = federation
+        self.conn = conn
+        conn.traffic = federation.node.counters.to_links
+        self.dialled = dialled
+        self.address = address
+        self.peer: Peer | None = None
+        self.state = "called" if dialled else "calling"
+        self.opened = now
+        self.handshake = LinkHandshake(federation, self)
+        self.layer: RecordLayer | None = None  # with a secret, once both have proven that they have it
+        self.forwarding = False  # the tree's word: both ends agree
+        self.live = False  # forwarding, and the neighbour has what went before
+        self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
+        self.version = 0  # of the link protocol, known with the peer
+        self.upto: dict[bytes, int] = {}  # how far the neighbour knows that it has all that is wanted behind it
+        self.seen: Vector | None = None  # what the neighbour says it has
+        self.told = False  # it knows what has been here
+        self.tell_at = now  # what has been here, no earlier
+        self.telling = False  # it is planned
+        self.introductions = 0  # how often origins were made known to it before it could join
+        self.replayed = 0  # bytes, lately
+        self.fetching = 0  # others are asked for what it lacks and we have not
+        self.behind = False  # overflowed: out of the live stream until it drained
+        self.asked = False
+        self.kept_from: int | None = None  # position of the log from which on it is kept for the neighbour
+        self.kept_since = now
+        self.marks: deque[tuple[int, int]] = deque()  # (number, position) that the neighbour has not acknowledged
+        self.log_lost = 0  # messages that the log could not keep for it, not told yet
+        self.unsent = 0  # bytes that its system had not taken when we looked last,
+        self.taken_at = now  # and since when there was no progress
+        self.gossiped = -1  # the membership's version that the neighbour knows
+        self.next_hello = now
+        self.rtt_ms: float | None = None
+        self._ping = 0
+        self._pings: dict[int, float] = {}
+        self._control: list[bytes] = []
+        self._records: list[bytes] = []
+        self._window_key = b""
+        self._sequence = 0
+        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
+        self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        self._waiting: dict[int, bytes] = {}  # records that make us go through the log, until we may again: the last of each kind
+
+    def come_up(self, now: float) -> None:
+        """Note that both ends have agreed."""
+        self.state = "up"
+        if self.version == 1:
+            self.conn.outbox = OldOutbox(self.conn.outbox)
+        if self.peer is not None and self.peer.routing != "flood":
+            self.selective = self.federation.interest.selective
+            self.federation.streams.activate()
+        self.conn.max_packet_size = limits.MAX_PACKET_SIZE
+        self.federation.link_up(self, now)
+
+    # ---------------------------------------------------------------- control out
+
+    def add_record(self, kind: int, body: bytes) -> None:
+        """Add a record to the next PINGREQ; `send_ping` sends it. The neighbour's version has to know it."""
+        if kind > LAST_KIND.get(self.version, kind):
+            return
+        records = self._records
+        if not records:
+            self.federation.to_ping.append(self)
+        elif kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536:
+            body = records.pop()[4:] + body  # in one piece, as each record costs the neighbour some work
+        records.append(encode_record(kind, body))
+
+    def send_behind(self, kind: int, body: bytes) -> None:
+        """Send a record that must not overtake the messages before it."""
+        if kind > LAST_KIND.get(self.version, kind):
+            return
+        record = encode_record(PING, b"\0\0\0\0") + encode_record(kind, body)
+        self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
+
+    def send_mark(self, number: int) -> None:
+        """Ask the neighbour to say when it has handled what was sent up to here (`Retention.marked`, `LinkAcks.acknowledged`);
+        `number`: below 2^31."""
+        self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
+
+    def send_ping(self, now: float) -> None:
+        """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
+        self._ping = self._ping + 1 & MARKED - 1
+        # A sample taken while data waits in our own queue measures the queue, not the path.
+        if not self.conn.backlog and not self.conn.paused and not self.mid_packet:
+            if len(self._pings) > 16:
+                self._pings.clear()
+            self._pings[self._ping] = now
+        self.federation.streams.send_upto(self)
+        payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
+        self._records.clear()
+        self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
+        self.next_hello = now + self.federation.config.hello
+
+    def _send_control(self, data: bytes) -> None:
+        self.federation.node.counters.link_bytes_control += len(data)
+        if self.conn.backlog or self.conn.paused:
+            self._control.append(data)
+            if len(self._control) > 256:
+                self._leave_out()
+        elif self.conn.gate:  # messages wait for the journal: like those in a backlog, they are overtaken
+            self.conn.traffic.sent += len(data)
+            self.conn.transport.write(data)
+        else:
+            self.conn.send(data)
+
+    def _leave_out(self) -> None:
+        """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind messages brings one) if it is not
+        to a mark, which the peer waits for. Else the oldest: a peer that takes nothing any more is about to time out."""
+        answers = (at for at, data in enumerate(self._control) if data[0] == 0xD0 and not data[2:3] >= b"\x80")
+        del self._control[next(answers, 0)]
+
+    def control_first(self) -> bytes:
+        """Control packets overtake the data that waits."""
+        data = b"".join(self._control)
+        self._control.clear()
+        return data
+
+    def overflowed(self) -> None:
+        """Leave the live stream: the log replays what it kept when the queue has drained."""
+        if not self.behind:
+            self.behind = True
+            self.federation.link_behind(self)
+
+    def drained(self, now: float) -> None:
+        """Go back into the live stream after an overflow."""
+        if self._control:
+            self.conn.send(self.control_first())
+        if self.behind:
+            self.behind = False
+            self.federation.link_caught_up(self, now)
+
+    # ---------------------------------------------------------------- in
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns the bytes used."""
+        position = 0
+        size = len(data)
+        conn = self.conn
+        owner = conn.owner
+        turns, most = self.federation.node.turns, limits.TURN_WORK
+        try:
+            while position + 2 <= size:
+                length, body = read_length(data, position + 1)
+                if body < 0:
+                    break
+                end = body + length
+                if end > size:
+                    if end - position > conn.max_packet_size:
+                        raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
+                    break
+                first = data[position]
+                if first >> 4 == 3:
+                    if self.state != "up":
+                        raise ProtocolViolation("PUBLISH before the link is up")
+                    position = self._publish(data, position, body, end, size, now)
+                else:
+                    self._packet(first, data[body:end], now)
+                    position = end
+                    if conn.owner is not owner and conn.owner is not None:  # what follows is encrypted
+                        return position + conn.owner.packets(data[position:], now)
+                if conn.closing or conn.closed:
+                    break
+                if turns.work >= most and position < size:
+                    turns.rest(conn)
+                    break
+        except WireError as error:
+            self.fail(error)
+            return size
+        if position < size and not (conn.closing or conn.closed):
+            self.federation.heard(self, now)
+        return position
+
+    def _packet(self, first: int, body: bytes, now: float) -> None:
+        packet_type = first >> 4
+        if packet_type == PacketType.PINGREQ and self.state == "up":
+            self._pingreq(body, now)
+            return
+        if packet_type == PacketType.PINGRESP and self.state == "up":
+            self._pingresp(body, now)
+            return
+        packet = decode_packet(first, body, 5)
+        if isinstance(packet, Connack):
+            self.handshake.connack_received(packet, now)
+        elif isinstance(packet, Connect) and self.dialled and self.peer is None and packet.bridge:
+            self.handshake.connect_received(packet, body, now)
+        elif isinstance(packet, Auth) and self.layer is None and self.state != "up":
+            self.handshake.auth_received(packet, body, now)
+        elif isinstance(packet, Disconnect):
+            self.conn.close()
+            self.federation.link_left(self, packet.reason, now)
+        else:
+            raise ProtocolViolation(f"{type(packet).__name__} has no place on a link in state {self.state}")
+
+    def _pingreq(self, payload: bytes, now: float) -> None:
+        self.federation.node.counters.link_bytes_control += len(payload) + 2
+        number = b"\0\0\0\0"
+        for kind, body in decode_records(payload):
+            self._charge(kind, len(body), now)
+            if kind == PING:
+                number = body[:4]
+            elif kind not in REPLAYING or self._may_walk(kind, body, now):
+                self.federation.record_received(self, kind, body, now)
+        self._send_control(b"\xd0" + bytes((len(number),)) + number)
+
+    def _charge(self, kind: int, size: int, now: float) -> None:
+        """Note that the peer asks for some work.
+
+        Raises:
+            ProtocolViolation: it asks for more than any broker needs.
+        """
+        self._budget.earn(now)
+        self._budget.left -= work(kind, size)
+        if self._budget.left < 0:
+            raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
+
+    def _may_walk(self, kind: int, body: bytes, now: float) -> bool:
+        """Whether we go through the log for a record now; else later, for the last one of its kind."""
+        self._walks.earn(now)
+        if self._walks.left > 0 and kind not in self._waiting:
+            self._walks.left -= walk(len(self.federation.relay.log))
+            return True
+        if not self._waiting:
+            self._walk_later(now)
+        self._waiting[kind] = body
+        return False
+
+    def _walk_later(self, now: float) -> None:
+        wait = max(0.0, -self._walks.left) / limits.LINK_REQUESTS_PER_SECOND
+        self.federation.node.schedule(now + wait + 0.001, self._walk)
+
+    def _walk(self, now: float) -> None:
+        if self.state != "up" or not self._waiting:
+            return
+        kind = next(iter(self._waiting))
+        body = self._waiting.pop(kind)
+        self._walks.earn(now)
+        self._walks.left -= walk(len(self.federation.relay.log))
+        if self._waiting:
+            self._walk_later(now)
+        try:
+            self.federation.record_received(self, kind, body, now)
+        except WireError as error:
+            self.fail(error)
+
+    def _pingresp(self, payload: bytes, now: float) -> None:
+        number = int.from_bytes(payload[:4], "big")
+        if number & MARKED:
+            number -= MARKED
+            if number & ACK_MARK:
+                self.federation.acks.acknowledged(self, number)
+            else:
+                self.federation.retention.marked(self, number, now)
+            return
+        sent = self._pings.pop(number, None)
+        if sent is not None:
+            sample = (now - sent) * 1000
+            self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
+            self.federation.rtt_sample(self, sample, now)
+
+    # ---------------------------------------------------------------- messages in
+
+    def _publish(self, data: bytes, position: int, body: int, end: int, size: int, now: float) -> int:
+        """Handle the PUBLISH at `position`, with the run of QoS 0 packets behind it; returns where the next packet begins."""
+        first = data[position]
+        if end - body < 3:
+            raise MalformedPacket("PUBLISH is truncated")
+        start = body + 2 + (data[body] << 8 | data[body + 1])
+        if first == 0x30 and start < end and data[start] == 0:
+            return self._run(data, position, start + 1, end, size, now)
+        topic = data[body + 2 : start]
+        if first & 0x06:
+            start += 2
+        if start >= end:
+            raise MalformedPacket("PUBLISH is truncated")
+        length, at = read_length(data, start)
+        payload_at = at + length
+        if at < 0 or payload_at > end:
+            raise MalformedPacket("PUBLISH is truncated")
+        choice: Choice | None = None
+        behind = at + SIZE
+        if length < SIZE or not data.startswith(MARK, at):
+            if length <= SIZE or not data.startswith(ORIGIN, at):
+                return self._continued(data, position, payload_at, end, size, data[at:payload_at], now)
+            behind += (data[at + 4] << 8 | data[at + 5]) - 24
+            if not at + SIZE < behind <= payload_at:
+                raise MalformedPacket("origin has the wrong length")
+            choice = decode_choice(data[at + SIZE : behind])
+        key = data[at + len(MARK) : at + len(MARK) + 16]
+        sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
+        relay = self.federation.relay
+        properties = data[behind:payload_at]
+        stamp = decode_stamp(properties) if first & 0x01 else None
+        restored = stamp is not None and stamp.restored
+        if choice is not None or stamp is not None:
+            if self.version == 1:
+                raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
+            if choice is not None:
+                choice.of(key, sequence)
+        relay.check(topic, first, sequence or restored, 1, not restored)
+        if stamp is not None:
+            properties = properties[STAMP_SIZE:]
+        if not restored:
+            self._window_key = key
+            self._sequence = sequence
+        expires_at: float | None = None
+        if properties:
+            if properties[:1] == b"\x02" and len(properties) >= 5:
+                expires_at = now + int.from_bytes(properties[1:5], "big")
+                properties = properties[5:]
+            found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+            if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
+                raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
+        like = first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1]
+        if like and expires_at is None and choice is None and self.version > 1:
+            # What continues this one is shorter: most likely more of the same.
+            same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
+            after = self._batch(data, position, payload_at, end, size, LINK_ID.join(same), properties, now)
+            if after > end:
+                return after
+        # Only what is whole and legal counts as having been here, and is passed on.
+        if not restored and not relay.accept(key, sequence, 1, now, bool(first & 0x07)):
+            relay.node.counters.duplicates += 1
+            return end
+        message = Message(
+            topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
+        )
+        packet = data[position:end]
+        if message.retain:
+            message.stamp = stamp or self.federation.retention.stamp_for(message)
+            if restored:
+                self.federation.retention.restored(self, message, key, sequence, packet, now)
+                return end
+            if stamp is None:  # of a neighbour of version 1: those behind us are to have one stamp
+                packet = encode_for_links(message, key, sequence, now)
+        if self.version == 1 and (choice := self.federation.sharing.adopt(topic)) is not None:
+            packet = encode_for_links(message, key, sequence, now, choice.encode())
+        relay.received(self, message, key, sequence, packet, now, choice)
+        return end
+
+    def _continued(
+        self, data: bytes, position: int, payload: int, end: int, size: int, properties: bytes, now: float
+    ) -> int:
+        """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that begins with it."""
+        if data[position] not in RUNS or not self._window_key or self.version == 1:
+            raise MalformedPacket("PUBLISH on a link without its origin")
+        if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
+            raise MalformedPacket("PUBLISH on a link with properties that do not continue its predecessor")
+        self._sequence += 1
+        return self._batch(data, position, payload, end, size, data[position:end], properties, now)
+
+    def _batch(
+        self, data: bytes, position: int, payload: int, end: int, size: int, one: bytes, properties: bytes, now: float
+    ) -> int:
+        """Handle the run of QoS 1 or 2 packets that begins at `position` with number `_sequence`; returns where it ends, `end`
+        and nothing is done when the first one names its origin and none follows. `one`: that packet as it were without an origin.
+        """
+        packet = len(one)
+        prefix = one[: packet - (end - payload)]
+        last = size - packet
+        after = end
+        startswith = data.startswith
+        while after <= last and startswith(prefix, after):
+            after += packet
+        explicit = packet != end - position
+        if explicit and after == end:
+            return end
+        topic = topic_of(one)
+        start = len(prefix) - len(properties) - len(encode_varint(len(properties))) - 2
+        batch = Batch(topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet)
+        relay = self.federation.relay
+        sequence = self._sequence
+        relay.check(topic, one[0], sequence, batch.count)
+        self._sequence += batch.count - 1
+        relay.batch_received(self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now)
+        return after
+
+    def _run(self, data: bytes, position: int, start: int, end: int, size: int, now: float) -> int:
+        """A QoS 0 packet without properties: it continues the origin and sequence of the one before it."""
+        if not self._window_key:
+            raise MalformedPacket("PUBLISH on a link continues nothing")
+        packet = end - position
+        prefix = data[position:start]
+        last = size - packet
+        while end <= last and data.startswith(prefix, end):
+            end += packet
+        count = (end - position) // packet
+        sequence = self._sequence + 1
+        chunk = data[position:end]
+        relay = self.federation.relay
+        relay.check(topic_of(chunk), 0x30, sequence, count)
+        self._sequence += count
+        relay.run_received(self, chunk, start - position, packet, self._window_key, sequence, now)
+        return end
+
+    # ---------------------------------------------------------------- end
+
+    def fail(self, error: WireError) -> None:
+        """Close after garbage: one line, a counter."""
+        self.federation.count("link_garbage")
+        text = f"link to {self.title}: {error.message}; closed"
+        self.federation.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
+        self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
+        self.federation.link_lost(self, error.message, self.federation.node.now)
+
+    def tampered(self, what: str) -> None:
+        """Close because what came is not what the other broker sent: one line, a counter."""
+        self.federation.count("link_tampered")
+        text = f"link to {self.title}: {what}; closed"
+        self.federation.log("warning", text, cause="altered on the way", peer=self.conn.peer)
+        self.conn.abort(what)
+
+    @property
+    def mid_packet(self) -> bool:
+        """True while part of a packet has come and the rest is on its way."""
+        return self.conn.mid_packet or (self.layer is not None and self.layer.mid_packet)
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection broke."""
+        self.federation.link_lost(self, reason, now)
+
+    @property
+    def title(self) -> str:
+        """How log lines call the peer."""
+        if self.peer is None:
+            return self.conn.peer
+        name = self.peer.name or self.peer.id.hex()
+        return f"{name} ({self.peer.host}:{self.peer.port})"

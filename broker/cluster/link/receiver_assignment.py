@@ -1,0 +1,97 @@
+"""What a PUBLISH on a link says of shared subscriptions: which broker gives it to a member of which group (docs/decisions/0015).
+
+It stands behind the sequence number in the origin property (`codec`), as one letter and base64:
+
+    "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
+    "a"  the same, chosen by the first broker on the way, as the origin cannot (link protocol 1): nobody keeps it, or grants it
+    "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a member; for this group alone
+    "r"  the same of a message that was published with RETAIN
+
+The boot says which life of a broker is meant: what its last one may have delivered, the next one does not deliver again.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+
+from broker.base import limits
+from broker.wire.errors import MalformedPacket
+from routing.group_selection import MARK_SIZE
+
+CHOSEN, ADOPTED = b"c", b"a"
+FOR_ALL = frozenset((CHOSEN, ADOPTED))
+"""First letters of what goes to ordinary subscriptions, too."""
+
+ID = 8
+WHO = ID + 4
+ENTRY = WHO + MARK_SIZE
+
+
+class Tries:
+    """What has become so far of a message that brokers gave back, as they had no member for it."""
+
+    __slots__ = ("denied", "refused", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = now  # s; when the first one gave it back
+        self.refused: frozenset[bytes] = frozenset()  # brokers that did since it last waited,
+        self.denied: frozenset[bytes] = frozenset()  # and those whose members may not have it
+
+
+class Choice:
+    """Who delivers to which group."""
+
+    __slots__ = ("adopted", "entries", "key", "passed", "retain", "sequence", "tries", "visited")
+
+    def __init__(
+        self,
+        entries: list[tuple[bytes, bytes]],
+        *,
+        passed: bool = False,
+        retain: bool = False,
+        visited: tuple[bytes, ...] = (),
+        adopted: bool = False,
+    ) -> None:
+        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then for nobody but this group.
+        `adopted`: the origin cannot choose, and answers no claim."""
+        self.entries = entries
+        self.adopted = adopted
+        self.passed = passed
+        self.retain = retain
+        self.visited = visited
+        self.tries: Tries | None = None  # of a message that was given back before; not told to others
+        self.key = b""  # origin and sequence number of the message that it came with; not of one that was published here
+        self.sequence = 0
+
+    def of(self, key: bytes, sequence: int) -> Choice:
+        """Note which message it came with; returns itself."""
+        self.key = key
+        self.sequence = sequence
+        return self
+
+    def encode(self) -> bytes:
+        """Return it as text."""
+        letter = (ADOPTED if self.adopted else CHOSEN) if not self.passed else b"r" if self.retain else b"p"
+        return letter + b2a_base64(b"".join([*map(b"".join, self.entries), *self.visited]), newline=False)
+
+
+def decode_choice(text: bytes) -> Choice:
+    """Decode the text behind a sequence number.
+
+    Raises:
+        MalformedPacket: not base64, of a kind that is unknown, too short or too long.
+    """
+    try:
+        raw = a2b_base64(text[1:], strict_mode=True)
+    except Base64Error:
+        raise MalformedPacket("choice of a shared subscription is not base64") from None
+    kind = text[:1]
+    if kind in FOR_ALL and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+        entries = [(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)]
+        return Choice(entries, adopted=kind == ADOPTED)
+    hops, rest = divmod(len(raw) - ENTRY, ID)
+    if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
+        raise MalformedPacket("choice of a shared subscription that cannot be read")
+    visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
+    return Choice([(raw[:WHO], raw[WHO:ENTRY])], passed=True, retain=kind == b"r", visited=visited)

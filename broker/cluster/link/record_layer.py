@@ -1,0 +1,199 @@
+"""Links between brokers with the cluster secret, byte for byte: encrypted, authenticated, in order, nothing left out.
+
+A record is 0x00 (no MQTT packet begins so), its length as MQTT writes it, and that many bytes: up to RECORD_BYTES of the link's
+packets under AES-256-GCM, with a tag of 16 bytes at the end. Each direction has its own key, and its records are numbered: the
+number is the nonce and is not sent. Packets are cut wherever a record is full. Records are made when the link's bytes are handed
+to the transport, so that control packets overtake what waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.link_keys import next_key
+from broker.core.connection import Connection, Transport, packet_size
+from broker.wire.errors import WireError
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.cluster.link.link import Link
+
+RECORD = 0
+"""The first byte of a record."""
+TAG_BYTES = 16
+PIECES = 32
+"""pieces (headers and records) that are handed to the transport at once: 1 MiB of records."""
+
+
+class RecordError(ValueError):
+    """Bytes that are no record of the other end: altered, injected, replayed or left out on the way."""
+
+
+class Cipher:
+    """One direction: it seals or opens records, in order."""
+
+    __slots__ = ("_aead", "_key", "_number")
+
+    def __init__(self, key: bytes) -> None:
+        self._begin(key)
+
+    def _begin(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._key = key
+        self._aead = AESGCM(key)
+        self._number = 0
+
+    def _nonce(self) -> bytes:
+        """Return the nonce of the next record; no two records of a key have the same."""
+        if self._number >= limits.RECORDS_PER_KEY:
+            self._begin(next_key(self._key))
+        self._number += 1
+        return self._number.to_bytes(12, "big")
+
+    def seal(self, data: bytes | memoryview) -> bytes:
+        """Return the body of the next record."""
+        return self._aead.encrypt(self._nonce(), data, None)
+
+    def open(self, body: memoryview) -> bytes:
+        """Return what is in the body of the next record. Raises RecordError: it is not that record."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._aead.decrypt(self._nonce(), body, None)
+        except InvalidTag:
+            raise RecordError("a record that the other broker did not send so") from None
+
+
+class RecordLayer:
+    """Stands between a link and its connection on both sides: the `Transport` that the link's bytes go to, and the `Owner` of
+    the connection, which gives the link what is in the records."""
+
+    __slots__ = ("_have", "_link", "_need", "_opener", "_parts", "_sealer", "close", "conn", "under")
+
+    def __init__(self, link: Link, sends: bytes, receives: bytes) -> None:
+        """Put it in place. `sends`, `receives`: the keys of the two directions."""
+        conn = link.conn
+        self.conn: Connection = conn
+        self._link = link
+        self.under: Transport = conn.transport
+        self.close = self.under.close
+        self._sealer = Cipher(sends)
+        self._opener = Cipher(receives)
+        self._parts: list[bytes] = []  # of a packet that is longer than what has come
+        self._have = 0
+        self._need = 0
+        conn.transport = self
+        conn.owner = self
+        link.layer = self
+
+    # ---------------------------------------------------------------- the Transport
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as records; may call `Connection.pause` before it returns."""
+        seal = self._sealer.seal
+        size = len(data)
+        if size <= limits.RECORD_BYTES:
+            self.under.write(b"\0" + encode_varint(size + TAG_BYTES) + seal(data))
+            return
+        view = memoryview(data)
+        pieces: list[bytes] = []
+        for at in range(0, size, limits.RECORD_BYTES):
+            piece = view[at : at + limits.RECORD_BYTES]
+            pieces += (b"\0" + encode_varint(len(piece) + TAG_BYTES), seal(piece))
+            if len(pieces) >= PIECES:
+                self.under.write(b"".join(pieces))
+                pieces.clear()
+        if pieces:
+            self.under.write(b"".join(pieces))
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.under.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading."""
+        self.under.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.under.resume_reading()
+
+    def unread(self) -> bool:
+        """Hand over some of what the other end has sent."""
+        return self.under.unread()
+
+    def unsent(self) -> int:
+        """Return the bytes of records that the other end's system has not taken yet."""
+        return self.under.unsent()
+
+    # ---------------------------------------------------------------- the Owner
+
+    @property
+    def mid_packet(self) -> bool:
+        """True while part of a packet has come and the rest is on its way."""
+        return bool(self._parts)
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Give the link what is in the whole records at the start of `data`; returns the bytes used."""
+        position = 0
+        size = len(data)
+        opened: list[bytes] = []
+        view = memoryview(data)
+        fault = ""
+        try:
+            while position < size:
+                if data[position] != RECORD:
+                    raise RecordError("bytes that are not encrypted")
+                length, body = read_length(data, position + 1)
+                if body < 0:
+                    break
+                if not TAG_BYTES < length <= limits.RECORD_BYTES + TAG_BYTES:
+                    raise RecordError(f"a record of {length} bytes")
+                if body + length > size:
+                    break
+                opened.append(self._opener.open(view[body : body + length]))
+                position = body + length
+        except (RecordError, WireError) as error:
+            fault = str(error)
+        if opened or (self._parts and self._have >= self._need):  # or the link has rested, with whole packets that wait
+            self._deliver(opened, now)
+        if fault:
+            if not (self.conn.closing or self.conn.closed):
+                self._link.tampered(fault)
+            return size
+        return position
+
+    def _deliver(self, opened: list[bytes], now: float) -> None:
+        """Give the link its packets as far as they are whole; linear in their size also for one in many records."""
+        parts = self._parts
+        if parts:
+            parts += opened
+            self._have += sum(map(len, opened))
+            if self._have < self._need:
+                return
+            opened = parts
+        data = opened[0] if len(opened) == 1 else b"".join(opened)
+        parts.clear()
+        conn = self.conn
+        used = self._link.packets(data, now)
+        if used < len(data) and not (conn.closing or conn.closed):
+            rest = data[used:]
+            parts.append(rest)
+            self._have = len(rest)
+            self._need = packet_size(rest)
+            if conn.held:
+                conn.come_back()
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection broke."""
+        self._link.lost(reason, now)
+
+    def control_first(self) -> bytes:
+        """Control packets overtake the data that waits."""
+        return self._link.control_first()
+
+    def drained(self, now: float) -> None:
+        """Tell the link that the other end has caught up."""
+        self._link.drained(now)

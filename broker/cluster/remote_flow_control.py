@@ -1,0 +1,364 @@
+"""Backpressure over links: a slow subscriber's broker asks the brokers where its messages are published to hold their publishers.
+
+Links are never held, as control packets come on them. Instead the broker with the slow subscriber (or link, or plugin) notes
+which origin's messages of which topics wait, and tells that origin (HOLD, along the tree). It does not read its publishers of
+these topics until it is told that they may go on, or is told nothing any more (decision 18). What is on its way is kept.
+
+    HOLD  u16 ms for which it is valid, then filters, each u16 length and text; none: RELEASE. Each takes the last one's place
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.link.codec import split_key
+from broker.core.client import Client
+from broker.core.connection import Connection
+from routing.topic_filter import matches, split_shared
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.core.session import Session
+    from broker.node import Node, Timer
+
+HOLD = 16
+"""Kind of the message to one broker (`directory`)."""
+
+EVERYTHING = b"#"
+
+Filters = dict[bytes, int]
+"""Filters or topic names -> how many want them."""
+
+
+class Wish:
+    """What one slow subscriber, link or plugin wants held: topics by origin (its 16 characters)."""
+
+    __slots__ = ("origins", "wide")
+
+    def __init__(self) -> None:
+        self.origins: dict[bytes, set[bytes]] = {}
+        self.wide: set[bytes] = set()  # origins whose topics were too many, so that filters stand for them; and those not asked
+
+
+class Told:
+    """What an origin was told, and when (s)."""
+
+    __slots__ = ("at", "changed", "holding")
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+        self.changed = False
+        self.holding = False
+
+
+class Asked:
+    """What another broker wants held here: the reason for which publishers are not read."""
+
+    __slots__ = ("_known", "_wild", "filters", "ignored", "since", "timer", "until")
+
+    def __init__(self, now: float) -> None:
+        self.filters: frozenset[bytes] = frozenset()
+        self.since = now
+        self.until = now
+        self.ignored = False  # it asks for too long
+        self.timer: Timer | None = None
+        self._wild: list[str] = []
+        self._known: dict[bytes, bool] = {}
+
+    def take(self, filters: frozenset[bytes]) -> None:
+        """Hold publishers of what matches these, and of nothing else."""
+        self.filters = filters
+        self._wild = [f.decode(errors="replace") for f in filters if b"#" in f or b"+" in f]
+        self._known.clear()
+
+    def wants(self, topic: bytes) -> bool:
+        """Whether publishers of this topic are to be held."""
+        if self.ignored:
+            return False
+        if topic in self.filters:
+            return True
+        if not self._wild:
+            return False
+        found = self._known.get(topic)
+        if found is None:
+            if len(self._known) >= limits.HOLD_KNOWN:
+                self._known.clear()
+            text = topic.decode(errors="replace")
+            found = self._known[topic] = any(matches(f, text) for f in self._wild)
+        return found
+
+
+class Backpressure:
+    """Both sides of it: what we ask other brokers for, and what they ask us for."""
+
+    __slots__ = (
+        "_federation", "_node", "_over", "_over_bytes", "_timer", "_told", "_wanted", "_wishes", "at_hand", "held",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self.at_hand = (b"", b"", float("-inf"))
+        """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link, and when (s)."""
+        self.held: dict[bytes, Asked] = {}
+        """What other brokers want held here, by their id. Nearly always empty, and then publishing costs nothing more."""
+        self._wishes: dict[object, Wish] = {}
+        self._wanted: dict[bytes, Filters] = {}  # all wishes together, by the origin's id
+        self._told: dict[bytes, Told] = {}
+        self._timer: Timer | None = None
+        self._over: dict[Session, int] = {}  # sessions with more waiting than others may have -> bytes of memory
+        self._over_bytes = 0  # of all these, and a little more until the next turn
+        federation.listings.receive(HOLD, self.received)
+        federation.listings.on_way.append(self._way_changed)
+
+    # ---------------------------------------------------------------- somebody here is slow
+
+    def note(self, slow: object) -> None:
+        """Have the origin of the message at hand hold its publishers for `slow`, until `released`."""
+        key, topic, when = self.at_hand
+        if when != self._node.now:
+            return  # it is not because of a message that just came from a link
+        self.note_for(slow, key, topic)
+
+    def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
+        """Go on with a message that waited for plugins: who sent it is the present publisher again."""
+        node = self._node
+        node.current = None if source is None or source.closed else source
+        if at_hand is not None and source in node.links_by_connection:
+            self.at_hand = (*at_hand[:2], node.now)
+
+    def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
+        """Have an origin (16 characters) hold its publishers to a topic for `slow`, until `released`."""
+        wish = self._wishes.get(slow)
+        if wish is not None and key in wish.origins and (key in wish.wide or topic in wish.origins[key]):
+            return
+        self._note(slow, key, topic)
+
+    def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
+        """Have an origin hold its publishers to a topic until `slow` has caught up, or for HOLD_TIME without progress."""
+        if self._node.watched(slow):
+            self.note_for(slow, key, topic)
+
+    def _note(self, slow: object, key: bytes, topic: bytes) -> None:
+        filters = _filters(slow)
+        if not any(matches(f.decode(), topic.decode()) for f in filters):
+            return  # the message is for others
+        wish = self._wishes.setdefault(slow, Wish())
+        topics = wish.origins.setdefault(key, set())
+        origin = split_key(key)[0]
+        if origin == self._federation.own.id:  # from before this broker was started again
+            wish.wide.add(key)
+            return
+        wanted = self._wanted.setdefault(origin, {})
+        if len(topics) < limits.HOLD_TOPICS:
+            added = [topic]
+        else:
+            wish.wide.add(key)
+            _subtract(wanted, topics)
+            topics.clear()
+            added = filters
+        topics.update(added)
+        news = [found for found in topics if found not in wanted]
+        for found in added:
+            wanted[found] = wanted.get(found, 0) + 1
+        if news:
+            self._changed(origin)
+
+    def released(self, slow: object) -> None:
+        """Hold nobody for `slow` any more: it has caught up, or it is gone, or nobody waits for it any longer."""
+        wish = self._wishes.pop(slow, None)
+        if wish is None:
+            return
+        for key, topics in wish.origins.items():
+            origin = split_key(key)[0]
+            wanted = self._wanted.get(origin)
+            if wanted is not None:
+                _subtract(wanted, topics)
+                if not wanted:
+                    del self._wanted[origin]
+                    self._changed(origin)
+
+    # ---------------------------------------------------------------- telling origins
+
+    def _changed(self, origin: bytes) -> None:
+        told = self._told.setdefault(origin, Told())
+        told.changed = True
+        if self._node.now >= told.at + self._pace():
+            self._tell(origin, told, self._node.now)
+        self._arm()
+
+    def _pace(self) -> float:
+        """How long an origin is told nothing new (s): the more there are, the longer, as all links on the way carry it."""
+        return max(limits.HOLD_PACE, len(self._told) / limits.HOLDS_PER_SECOND)
+
+    def _repeat(self) -> float:
+        """After how long (s) an origin is told the same again."""
+        return min(limits.HOLD_LIFE / 2.5, max(limits.HOLD_REPEAT, 10 * self._pace()))
+
+    def _tell(self, origin: bytes, told: Told, now: float) -> None:
+        wanted = self._wanted.get(origin, {})
+        told.at = now
+        told.changed = False
+        told.holding = bool(wanted)
+        listings = self._federation.listings
+        if listings.directory.via(origin) is None:
+            return  # it is told when it is repeated, if it is back by then
+        life = 2.5 * self._repeat()
+        listings.send(origin, HOLD, encode_hold(life, wanted))
+        self._node.counters.holds_sent += told.holding
+        self._federation.hurry(now)
+
+    def _arm(self) -> None:
+        if self._timer is None and (self._told or self._over):
+            wait = self._pace() if self._told else limits.HOLD_TIME
+            self._timer = self._node.schedule(self._node.now + wait, self._turn)
+
+    def _turn(self, now: float) -> None:
+        """Tell what has changed and repeat what has not."""
+        self._timer = None
+        pace, repeat = self._pace(), self._repeat()
+        for origin, told in list(self._told.items()):
+            if (told.changed and now >= told.at + pace) or (told.holding and now >= told.at + repeat):
+                self._tell(origin, told, now)
+            elif not (told.changed or told.holding) and now >= told.at + repeat:
+                del self._told[origin]
+        self._count()
+        self._arm()
+
+    # ---------------------------------------------------------------- what is on its way
+
+    def room(self, session: Session, size: int) -> bool:
+        """Whether a session with a full queue may have one more message of `size` bytes: it was on its way when HOLD was sent."""
+        if session.conn not in self._wishes:
+            return False
+        queue = session.queue
+        memory = session.queued_bytes + size + len(queue) * limits.QUEUED_MEMORY
+        total = self._over_bytes - self._over.get(session, 0) + memory
+        if memory > limits.HELD_QUEUE_BYTES or total > limits.HELD_QUEUES_BYTES:
+            return False
+        self._over[session] = memory
+        self._over_bytes = total
+        self._node.counters.queued_over += 1
+        return True
+
+    def spacious(self, session: Session) -> bool:
+        """Whether a session with more waiting than others may have could have a good deal more."""
+        memory = session.queued_bytes + len(session.queue) * limits.QUEUED_MEMORY
+        within = memory < limits.HELD_QUEUE_BYTES // 2 and self._over_bytes < limits.HELD_QUEUES_BYTES // 2
+        return within and session.conn in self._wishes
+
+    @property
+    def over(self) -> int:
+        """Bytes of memory of all sessions that have more waiting than others may."""
+        return self._over_bytes
+
+    def _count(self) -> None:
+        for session in list(self._over):
+            queue = session.queue
+            if len(queue) > limits.MAX_QUEUED or session.queued_bytes > limits.MAX_QUEUED_BYTES:
+                self._over[session] = session.queued_bytes + len(queue) * limits.QUEUED_MEMORY
+            else:
+                del self._over[session]
+        self._over_bytes = sum(self._over.values())
+
+    # ---------------------------------------------------------------- somebody elsewhere is slow
+
+    def check(self, topic: bytes, source: Connection | None) -> None:
+        """Hold `source`, which has published to `topic`, if another broker wants that. Only called while `held` is not empty."""
+        if source is None or source.closed:
+            return
+        for asked in self.held.values():
+            if asked.wants(topic):
+                if not source.held:
+                    self._node.counters.publishers_held += 1
+                self._node.hold(source, asked)
+
+    def received(self, sender: bytes, body: bytes, now: float) -> None:
+        """Take HOLD or RELEASE from another broker. What cannot be read is not the fault of the neighbour that passed it on."""
+        life, filters = decode_hold(body)
+        asked = self.held.get(sender)
+        if not filters:
+            if asked is not None:
+                self._release(sender, asked)
+            return
+        if self._federation.listings.directory.via(sender) is None:
+            return  # nobody is there by this name
+        if asked is None:
+            asked = self.held[sender] = Asked(now)
+            self._node.counters.holds_received += 1
+            self._watch(sender, asked, now + life)
+        asked.until = now + life
+        if asked.ignored:
+            return
+        if now - asked.since > limits.HOLD_LONGEST:
+            asked.ignored = True
+            self._node.counters.holds_ignored += 1
+            text = f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; they no longer wait for it"
+            self._federation.log("warning", text, cause="publishers held for too long", peer=sender.hex())
+            self._node.release_publishers(asked)
+        elif filters != asked.filters:
+            fewer = asked.filters - filters
+            asked.take(filters)
+            if fewer:  # who publishes to what is still held is held again with its next message
+                self._node.release_publishers(asked)
+
+    def _watch(self, sender: bytes, asked: Asked, when: float) -> None:
+        asked.timer = self._node.schedule(when, lambda now: self._expire(sender, asked, now))
+
+    def _expire(self, sender: bytes, asked: Asked, now: float) -> None:
+        if self.held.get(sender) is asked:
+            if asked.until <= now:
+                self._release(sender, asked)
+            else:
+                self._watch(sender, asked, asked.until)
+
+    def _release(self, sender: bytes, asked: Asked) -> None:
+        del self.held[sender]
+        if asked.timer is not None:
+            self._node.cancel(asked.timer)
+        self._node.release_publishers(asked)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        asked = self.held.get(broker_id)
+        if via is None and asked is not None:
+            self._release(broker_id, asked)
+
+
+def _filters(slow: object) -> list[bytes]:
+    """What a client wants at QoS 1 or 2; of too many filters, and for all that is no client, everything."""
+    if isinstance(slow, Connection) and isinstance(slow.owner, Client):
+        subscriptions = slow.owner.session.subscriptions
+        if len(subscriptions) <= limits.HOLD_TOPICS:
+            return [split_shared(s.filter)[1].encode() for s in subscriptions.values() if s.qos]
+    return [EVERYTHING]
+
+
+def _subtract(wanted: Filters, topics: set[bytes]) -> None:
+    for topic in topics:
+        left = wanted.get(topic, 0) - 1
+        if left > 0:
+            wanted[topic] = left
+        else:
+            wanted.pop(topic, None)
+
+
+def encode_hold(life: float, filters: Filters) -> bytes:
+    """Encode HOLD, valid for `life` s; without filters RELEASE. Of too many filters everything is made."""
+    if len(filters) > limits.HOLD_TOPICS or sum(map(len, filters)) > limits.HOLD_BYTES:
+        filters = {EVERYTHING: 1}
+    return int(life * 1000).to_bytes(2, "big") + b"".join(len(f).to_bytes(2, "big") + f for f in filters)
+
+
+def decode_hold(body: bytes) -> tuple[float, frozenset[bytes]]:
+    """Return (s, filters). What is cut off or beyond the limits counts as everything: who asks is slow."""
+    life = min(int.from_bytes(body[:2], "big") / 1000, limits.HOLD_LIFE)
+    filters: list[bytes] = []
+    at = 2
+    while at < len(body):
+        end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+        if end > len(body) or len(filters) >= limits.HOLD_TOPICS:
+            return life, frozenset((EVERYTHING,))
+        filters.append(body[at + 2 : end])
+        at = end
+    return life, frozenset(filters)

@@ -1,0 +1,545 @@
+"""Retained messages everywhere: the last write of a topic wins on every broker, whoever was away when it was published.
+
+A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded as all are. What somebody missed all
+the same (he joined later, or was cut off for longer than logs last) is found by comparing digests (`retained_index`) with each
+neighbour whose link enters the live stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind
+the messages so that what is under way is not taken for missing. Then come the messages themselves, marked as restored; who did
+not have one passes it on over the tree. So whole partitions merge, in steps small enough for clients not to notice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.hybrid_clock import END, LOGICAL, HybridClock
+from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.link.codec import encode_for_links, encode_link_publish, remaining, split_key
+from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS, Handler
+from broker.core.message import Message, Stamp
+from broker.core.retained_index import PLACE, Mark, place_of
+from broker.core.retained_store import Change
+from broker.wire.errors import MalformedPacket
+from broker.wire.strings import shorten
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.link import Link
+    from broker.node import Node
+
+ENTRY = PLACE + 31
+"""bytes of a topic in a LIST: place, time, origin, death, whether it is dead."""
+
+LISTED = 1000
+"""topics of a leaf that are listed; of more everything is sent. 15 are usual when there are a million."""
+
+MAX_LIST = 65_536
+"""bytes of a LIST; ours are RETAINED_RECORDS and one leaf."""
+
+FULL = 0x80
+"""In the first byte of a section: who sends it has no room for topics that he lacks."""
+
+BUSY = 0.05
+"""s until a link that has messages waiting is looked at again: those go first."""
+
+MISSED = 1.0
+"""s until a neighbour that could not be passed something on is compared with."""
+
+OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
+"""s after which a message is in no log, whatever the clocks say."""
+
+
+class Comparison:
+    """What is to be sent to one neighbour in the tree."""
+
+    __slots__ = ("again", "armed", "brings", "jobs", "link", "number", "places", "queued", "sent", "since", "taken")
+
+    def __init__(self, link: Link, now: float) -> None:
+        self.link = link
+        self.jobs: deque[tuple[int, bytes]] = deque()  # (PARTS, LIST or FETCH to send, or 0: the messages; prefix)
+        self.queued: set[tuple[int, bytes]] = set()  # the same
+        self.places: deque[bytes] = deque()  # of messages to send
+        self.armed = False
+        self.again = False  # something was not passed on: compare anew
+        self.sent = 0  # messages since
+        self.since = now
+        self.number = self.taken = 0  # of the last step with messages, and of the last one that the neighbour has handled
+        self.brings = float("-inf")  # s, when the neighbour sent a message last because it compared
+
+
+class Retention:
+    """Stamps, takes and compares retained messages."""
+
+    def __init__(self, node: Node, federation: Federation, now: float, wall: float) -> None:
+        """`wall`: the time of day at `now` (s since the epoch)."""
+        self.node = node
+        self.federation = federation
+        self.store = node.retained
+        self.clock = HybridClock(now, wall)
+        self.records: dict[int, Handler] = {
+            DIGEST: self.digest_received,
+            PARTS: self.parts_received,
+            LIST: self.list_received,
+            FETCH: self.fetch_received,
+        }
+        self._comparisons: dict[Link, Comparison] = {}
+        self._restored = float("-inf")  # s, when something was taken last
+        self._sweeping = False
+        self._check_at = now + limits.RETAINED_CHECK
+
+    # ---------------------------------------------------------------- writes
+
+    def written(self, message: Message, *, tell: bool = True) -> None:
+        """Stamp and keep a retained message that is published here; those that begin with `$` stay here. `tell`: plugins, too."""
+        node = self.node
+        if message.topic[:1] == b"$":
+            if node.config.retain_available and self.store.store(message.topic.decode(), kept(message)) and tell:
+                node.retain(message)
+            return
+        message.stamp = self.stamp_for(message)
+        self._take(message, self.federation.relay.key, 0, node.now, tell)
+
+    def put(self, message: Message) -> None:
+        """Keep or delete a retained message without publishing it: subscribers here get nothing, and plugins are not told."""
+        self.written(message, tell=False)
+        mark = self.store.digests.get(place_of(message.topic))
+        if mark is not None and message.topic[:1] != b"$":
+            self._pass_on(None, self._encode(mark, self.node.now), self.node.now)
+
+    def stamp_for(self, message: Message) -> Stamp:
+        """Return the stamp of what is published now; it wins over what is known of its topic."""
+        now = self.node.now
+        mark = self.store.digests.get(place_of(message.topic))
+        time = self.clock.tick(now, 0 if mark is None else mark.time)
+        death = 0 if message.payload else time >> LOGICAL
+        if message.payload and message.expires_at is not None:
+            death = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
+        return Stamp(time, death)
+
+    def numbered(self, message: Message, sequence: int) -> None:
+        """Note the number of a message that is flooded: by it copies of it are known."""
+        mark = self.store.digests.get(place_of(message.topic))
+        if mark is not None and mark.time == message.stamp.time:
+            mark.sequence = sequence
+            self.store.digests.put(mark)
+            if self.node.durability is not None:
+                self.node.durability.retained(mark)
+
+    def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
+        """Take one that came with the stream of messages; whether it is something new to those who subscribe here."""
+        return self._take(message, key, sequence, now) is Change.NEW
+
+    def _take(self, message: Message, key: bytes, sequence: int, now: float, tell: bool = True) -> Change:
+        node = self.node
+        stamp = message.stamp
+        if not self.clock.merge(stamp.time, now):
+            node.counters.clocks_ahead += 1
+        if not node.config.retain_available:
+            return Change.OLD
+        node.turns.work += limits.RETAINED_WORK
+        topic = message.topic
+        mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
+        change = self.store.write(kept(message), mark, now, self.clock.physical(now))
+        if change >= Change.DROPPED and node.durability is not None:
+            node.durability.retained(mark)
+            node.durability.promise()
+        if change >= Change.TAKEN and tell:
+            node.retain(message)
+        elif change in (Change.REFUSED, Change.DROPPED):
+            self._refused(message, change is Change.DROPPED, tell)
+        return change
+
+    def _refused(self, message: Message, dropped: bool, tell: bool) -> None:
+        """Say that there was no room for a message, and to plugins that what its topic had is deleted."""
+        node, topic = self.node, message.topic
+        text = f"message of {len(message.payload):,} bytes for topic {shorten(topic.decode())} is not retained"
+        if dropped:
+            text += ", and what the topic had is deleted"
+        if dropped and tell:
+            node.retain(Message(topic, b"", 0, True, b"", None, None))
+        node.log_limit.line("warning", "not retained", "this broker", f"{text}: {self.store.reached} reached")
+
+    def restored(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
+        """Take one that a comparison brought.
+
+        If it wins here, it goes on over the tree, and to those who subscribe here as an ordinary message, unless it has been here
+        before: they would never get it otherwise. An expired one, or the deletion of what was not here, is no message to anybody.
+
+        Raises:
+            MalformedPacket: its origin is none.
+        """
+        if message.topic[:1] == b"$":
+            return
+        relay = self.federation.relay
+        window = relay.vector.get(key)
+        if window is None:
+            split_key(key)
+        if (comparison := self._comparisons.get(link)) is not None:
+            comparison.brings = now
+        change = self._take(message, key, sequence, now)
+        if change < Change.DROPPED:
+            return
+        self.node.counters.retained_restored += 1
+        self._restored = now
+        gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
+        fresh = True
+        if window is not None and not window.for_those_here(sequence):
+            pass  # from before we met its origin: should the stream still bring it, that is for others alone
+        elif sequence and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000:
+            new = relay.accept(key, sequence, 1, now)
+            fresh = bool(new) or (window is not None and sequence <= window.begin)
+            if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
+                message.stamp = message.stamp._replace(restored=False)
+                entry = Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now)
+                relay.log.append(entry)
+                stream = relay.vector[key].stream
+                if stream is not None and stream.holds(sequence):
+                    self.federation.streams.hold(stream, entry)
+                    fresh = False
+                else:
+                    fresh = True
+        elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
+            fresh = sequence <= window.begin or window.missing(sequence)
+        self._pass_on(link, data, now)
+        if fresh and change is not Change.TAKEN and not gone:
+            if self.node.sessions:
+                self.federation.moving.merging.brought(key, sequence, message)
+            self.federation.repeats.restored(key, sequence, message)
+
+    def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
+        """Send something that was missing here to those behind us, who may lack it, too. With a neighbour that is behind, or that
+        brings us the same just now, we compare later."""
+        for link in self.node.forwarding:
+            if link is source:
+                continue
+            known = self._comparisons.get(link)
+            if link.conn.backlog or link.conn.paused or (known is not None and known.brings + MISSED > now):
+                comparison = self._comparison(link, now)
+                comparison.again = True
+                self._arm(comparison, now + MISSED)
+            else:
+                self._send(link, data)
+
+    def _send(self, link: Link, data: bytes) -> None:
+        link.conn.send(data)
+        self.node.counters.retained_sent += 1
+        self.node.counters.link_bytes_data += len(data)
+
+    # ---------------------------------------------------------------- links
+
+    def entered(self, link: Link) -> None:
+        """A link is live: the neighbour has had all that the log can give. Compare the rest.
+
+        Links that the tree does not use need no comparison: whoever is behind them is reached over the tree, too.
+        """
+        if self.node.config.retain_available:
+            self._tell(self._comparison(link, self.node.now))
+
+    def left(self, link: Link) -> None:
+        """A link is not live any more."""
+        self._comparisons.pop(link, None)
+
+    def tick(self, now: float) -> None:
+        """Forget what is over, and compare now and then even though nothing has happened."""
+        if not self._sweeping:
+            self._sweep(now)
+        if self._check_at <= now:
+            self._check_at = now + limits.RETAINED_CHECK
+            for link in self.node.forwarding:
+                comparison = self._comparison(link, now)
+                if not (comparison.jobs or comparison.places or link.conn.backlog) and self.node.config.retain_available:
+                    self._tell(comparison)
+
+    def _sweep(self, now: float) -> None:
+        """Forget what has expired, in as many turns as it takes."""
+        self._sweeping = self.store.sweep(now, self.clock.physical(now))
+        if self._sweeping:
+            self.node.turns.work += limits.TURN_WORK // 2
+            self.node.turns.later(self._sweep)
+
+    def _comparison(self, link: Link, now: float) -> Comparison:
+        comparison = self._comparisons.get(link)
+        if comparison is None:
+            comparison = self._comparisons[link] = Comparison(link, now)
+        return comparison
+
+    def _tell(self, comparison: Comparison) -> None:
+        comparison.link.send_behind(DIGEST, self.store.digests.whole.to_bytes(8, "big"))
+
+    # ---------------------------------------------------------------- records
+
+    def _comparing(self, link: Link, now: float) -> Comparison | None:
+        return self._comparison(link, now) if link.live and self.node.config.retain_available else None
+
+    def digest_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take a neighbour's digest of everything. If it is another, the one of us with the lower id begins to compare."""
+        comparison = self._comparing(link, now)
+        if comparison is None or int.from_bytes(body, "big") == self.store.digests.whole:
+            return  # not live here yet: it gets ours when we are
+        assert link.peer is not None
+        if self.federation.own.id < link.peer.id:
+            if comparison.jobs or comparison.places:
+                comparison.again = True
+            else:
+                self._plan(comparison, PARTS, b"")
+            self._arm(comparison, now)
+        else:
+            self._tell(comparison)
+
+    def parts_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take the digests of parts of the table, and see to those that differ.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
+        parts = decode_parts(body)
+        comparison = self._comparing(link, now)
+        if comparison is None:
+            return
+        digests = self.store.digests
+        for full, prefix, theirs in parts:
+            for index in range(256):
+                where = prefix + bytes((index,))
+                mine, other = digests.digest(where), theirs.get(index, 0)
+                if mine and other and mine != other:
+                    self._plan(comparison, LIST if prefix else PARTS, where)
+                elif mine and not other and not full:
+                    self._plan(comparison, 0, where)
+                elif other and not mine and not self._full(now):
+                    self._plan(comparison, FETCH, where)
+        self._arm(comparison, now)
+
+    def list_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take what is in leaves of a neighbour's table: send what is newer here, ask for what is newer there.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
+        leaves = decode_list(body)
+        comparison = self._comparing(link, now)
+        if comparison is None:
+            return
+        wall = self.clock.physical(now)
+        for full, prefix, theirs in leaves:
+            for mark in self.store.digests.marks(prefix):
+                other = theirs.get(mark.place)
+                full_there = full and (other is None or (other.dead and not mark.dead))
+                if not full_there and (other is None or other.before(mark.time, mark.key)):
+                    comparison.places.append(mark.place)
+            for place, other in theirs.items():
+                known = self.store.digests.get(place)
+                if known is None:
+                    wanted = self.store.remembers(other.death, wall) if other.dead else not self._full(now)
+                else:
+                    wanted = known.before(other.time, other.key) and not (known.dead and not other.dead and self._full(now))
+                if wanted:
+                    self._plan(comparison, FETCH, place)
+        self._arm(comparison, now)
+
+    def fetch_received(self, link: Link, body: bytes, now: float) -> None:
+        """Take what a neighbour asks for: places, or all in parts or leaves.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
+        comparison = self._comparing(link, now)
+        at = 0
+        while at < len(body):
+            size = body[at]
+            where = body[at + 1 : at + 1 + size]
+            at += 1 + size
+            if size not in (1, 2, PLACE) or len(where) != size:
+                raise MalformedPacket("FETCH record is truncated, or asks for what is none")
+            if comparison is not None:
+                if size == PLACE:
+                    comparison.places.append(where)
+                else:
+                    self._plan(comparison, 0, where)
+        if comparison is not None:
+            self._arm(comparison, now)
+
+    def _full(self, now: float) -> bool:
+        return now < self.store.refused_at + limits.RETAINED_AGAIN
+
+    # ---------------------------------------------------------------- step by step
+
+    def _plan(self, comparison: Comparison, kind: int, where: bytes) -> None:
+        job = (kind, where)
+        if job in comparison.queued:
+            return
+        if len(comparison.queued) >= limits.RETAINED_JOBS:
+            self.node.counters.retained_dropped += 1
+            return
+        comparison.queued.add(job)
+        comparison.jobs.append(job)
+
+    def _arm(self, comparison: Comparison, when: float) -> None:
+        if not comparison.armed:
+            comparison.armed = True
+            self.node.schedule(when, lambda now: self._step(comparison, now))
+
+    def _step(self, comparison: Comparison, now: float) -> None:
+        """Send a little of what is planned; go on a little later."""
+        comparison.armed = False
+        link = comparison.link
+        if self._comparisons.get(link) is not comparison:
+            return
+        if comparison.since + limits.RETAINED_CHECK <= now:
+            comparison.since = now
+            comparison.sent = 0
+        if len(comparison.places) > limits.MAX_RETAINED or comparison.sent > 2 * len(self.store.digests) + 1000:
+            self.node.counters.retained_dropped += 1  # it asks for all of it again and again
+            comparison.places.clear()
+            comparison.jobs.clear()
+            comparison.queued.clear()
+            return
+        if comparison.number - comparison.taken >= limits.RETAINED_STEPS:
+            return  # `marked` goes on
+        if link.conn.backlog or link.conn.paused:
+            self._arm(comparison, now + BUSY)
+            return
+        sent = comparison.sent
+        items, size = limits.RETAINED_ITEMS, limits.RETAINED_BYTES
+        bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
+        records = 0
+        while items > 0 and size > 0 and records < limits.RETAINED_RECORDS:
+            if comparison.places:
+                items -= 1
+                size -= self._send_place(comparison, comparison.places.popleft(), now)
+            elif comparison.jobs:
+                kind, where = job = comparison.jobs.popleft()
+                comparison.queued.discard(job)
+                if kind == LIST and self.store.digests.count(where) > LISTED:
+                    kind = 0
+                if kind:
+                    section = self._section(kind, where, now)
+                    bodies[kind] += section
+                    records += len(section)
+                else:
+                    comparison.places.extend(self.store.digests.places(where))
+            else:
+                break
+        for kind, body in bodies.items():
+            if body:
+                link.send_behind(kind, bytes(body))
+        if comparison.sent > sent:
+            comparison.number += 1
+            link.send_mark(comparison.number)
+        if comparison.jobs or comparison.places:
+            self._arm(comparison, now + limits.RETAINED_PACE * (2 if any(bodies.values()) else 1))
+        elif comparison.again and self._restored + MISSED > now:
+            self._arm(comparison, now + MISSED)
+        elif comparison.again:
+            comparison.again = False
+            self._tell(comparison)
+
+    def marked(self, link: Link, number: int, now: float) -> None:
+        """Take a neighbour's word that it has handled all messages up to this step."""
+        comparison = self._comparisons.get(link)
+        if comparison is not None and comparison.taken < number <= comparison.number:
+            comparison.taken = number
+            if comparison.jobs or comparison.places:
+                self._arm(comparison, now)
+
+    def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
+        """Send the message at a place, or its tombstone; returns its size in bytes."""
+        comparison.sent += 1
+        mark = self.store.digests.get(place)
+        if mark is None:
+            return 0
+        data = self._encode(mark, now)
+        self._send(comparison.link, data)
+        return len(data)
+
+    def _encode(self, mark: Mark, now: float) -> bytes:
+        """Encode what is at a mark as a restored message."""
+        message = self.store.living(mark, now)
+        stamp = Stamp(mark.time, mark.death, True)
+        if message is None:
+            return encode_link_publish(mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp)
+        return encode_link_publish(
+            mark.topic, message.payload, message.qos, True, message.properties, remaining(message, now), mark.key, mark.sequence,
+            stamp,
+        )  # fmt: skip
+
+    def _section(self, kind: int, where: bytes, now: float) -> bytes:
+        """Encode one job as a part of a record."""
+        digests = self.store.digests
+        if kind == FETCH:
+            return bytes((len(where),)) + where
+        head = bytes((len(where) | (FULL if self._full(now) else 0),)) + where
+        if kind == LIST:
+            marks = digests.marks(where)
+            return head + len(marks).to_bytes(2, "big") + b"".join(encode_entry(mark) for mark in marks)
+        found = [(index, digests.digest(where + bytes((index,)))) for index in range(256)]
+        there = sum(1 << index for index, digest in found if digest)
+        return head + there.to_bytes(32, "big") + b"".join(digest.to_bytes(8, "big") for _, digest in found if digest)
+
+
+def kept(message: Message) -> Message:
+    """Return a message as the store keeps it."""
+    return Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
+
+
+def encode_entry(mark: Mark) -> bytes:
+    """Return a topic in a LIST."""
+    return b"".join((mark.place, mark.time.to_bytes(8, "big"), mark.key, mark.death.to_bytes(6, "big"), bytes((mark.dead,))))
+
+
+def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
+    """Decode PARTS: (whether its sender is full, prefix, index -> digest) of each.
+
+    Raises:
+        MalformedPacket: truncated, or no prefix that has parts.
+    """
+    found = []
+    at = 0
+    while at < len(data):
+        size = data[at] & ~FULL
+        begin = at + 1 + size
+        if size > 1 or begin + 32 > len(data):
+            raise MalformedPacket("PARTS record is truncated, or of something without parts")
+        there = int.from_bytes(data[begin : begin + 32], "big")
+        end = begin + 32 + 8 * there.bit_count()
+        if end > len(data):
+            raise MalformedPacket("PARTS record is truncated")
+        digests = {}
+        value = begin + 32
+        for index in range(256):
+            if there >> index & 1:
+                digests[index] = int.from_bytes(data[value : value + 8], "big")
+                value += 8
+        found.append((bool(data[at] & FULL), data[at + 1 : begin], digests))
+        at = end
+    return found
+
+
+def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
+    """Decode a LIST: (whether its sender is full, prefix, place -> mark without a topic) of each leaf.
+
+    Raises:
+        MalformedPacket: truncated, too large, or a topic that is not in its leaf.
+    """
+    if len(data) > MAX_LIST:
+        raise MalformedPacket("LIST record is too large")
+    found: dict[bytes, tuple[bool, bytes, dict[bytes, Mark]]] = {}
+    at = 0
+    while at < len(data):
+        prefix = data[at + 1 : at + 3]
+        begin = at + 5
+        end = begin + ENTRY * int.from_bytes(data[at + 3 : begin], "big")
+        if data[at] & ~FULL != 2 or begin > len(data) or end > len(data) or prefix in found:
+            raise MalformedPacket("LIST record is truncated, or not of leaves")
+        marks = {}
+        for entry in range(begin, end, ENTRY):
+            place = data[entry : entry + PLACE]
+            time = int.from_bytes(data[entry + PLACE : entry + PLACE + 8], "big")
+            if place[:2] != prefix or time >= END:
+                raise MalformedPacket("LIST record with a topic or a time that cannot be there")
+            death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
+            mark = marks[place] = Mark(b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0)
+            mark.dead = bool(data[entry + ENTRY - 1])
+        found[prefix] = (bool(data[at] & FULL), prefix, marks)
+        at = end
+    return list(found.values())

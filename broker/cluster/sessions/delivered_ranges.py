@@ -1,0 +1,163 @@
+"""Messages that a session had at the broker that it came from, and that come here later (docs/decisions/0016).
+
+With routing by interest a broker may be behind the one that a session comes from: what that one had, and the session got there,
+is for the others here alone when it comes. Numbers say which these are, by origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.subscription_start import starts_of
+from broker.cluster.link.codec import Ranges, Vector, Window, merge, roughly, subtract
+from broker.core.dispatcher import Delivery, Route
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.receiver_assignment import Choice
+    from broker.core.message import Message
+    from broker.core.session import Session
+    from broker.node import Node
+
+
+class Repeats:
+    """Which sessions have had which numbers of which origin."""
+
+    __slots__ = ("_federation", "_fetched", "_node", "_sessions", "highest")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._sessions: dict[bytes, dict[Session, Ranges]] = {}
+        self._fetched: dict[bytes, dict[Session, Ranges]] = {}
+        self.highest: dict[bytes, int] = {}
+        """Origin -> the highest number that some session has had. Empty as long as none comes from elsewhere: look here first."""
+
+    def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
+        """Note what a session has had of each origin: ascending inclusive pairs."""
+        for key, ranges in had.items():
+            sessions = self._sessions.setdefault(key, {})
+            if session not in sessions and len(sessions) >= limits.MAX_REPEATS:
+                self._node.counters.sessions_uncertain += 1
+                continue
+            sessions[session] = merge([*sessions.get(session, ()), *ranges])
+            self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
+        if had:
+            # What is not in any log any more comes to nobody.
+            self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had))
+
+    def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
+        """Note what an origin is asked for as this session alone lacks it: those here count as having had it."""
+        sessions = self._fetched.setdefault(key, {})
+        sessions[session] = merge([*sessions.get(session, ()), *ranges])
+        self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
+        self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._got(session, key))
+
+    def alone(self, key: bytes) -> Ranges:
+        """Return what an origin is asked for as some sessions alone lack it."""
+        return merge([pair for ranges in self._fetched.get(key, {}).values() for pair in ranges])
+
+    def _got(self, session: Session, key: bytes) -> None:
+        sessions = self._fetched.get(key, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self._fetched.pop(key, None)
+
+    def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
+        now = self._node.now
+        until = until or now + limits.ABSENT_TIME
+        if now < until and self._federation.behind():  # there may be a log's tail
+            self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
+            return
+        for key in had:
+            sessions = self._sessions.get(key, {})
+            sessions.pop(session, None)
+            if not sessions:
+                self._sessions.pop(key, None)
+                self.highest.pop(key, None)
+
+    def sessions(self, key: bytes, sequence: int) -> set[Session]:
+        """Return who has had a message."""
+        known = self._sessions.get(key, {})
+        return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
+
+    def of(self, session: Session) -> dict[bytes, Ranges]:
+        """Return what a session has had elsewhere, and what is missing here for others alone."""
+        found = {key: ranges for key, known in self._sessions.items() if (ranges := known.get(session)) is not None}
+        for key, known in self._fetched.items():
+            if others := subtract(self.alone(key), known.get(session, [])):
+                found[key] = merge([*found.get(key, ()), *others])
+        return found
+
+    def complete(self, seen: Vector, session: Session) -> None:
+        """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
+        starts = starts_of(session)
+        tops = {} if None in starts or not starts else dict(starts[0].tops) if starts[0] is not None else {}
+        for start in starts:
+            tops = {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()} if start is not None else {}
+        elsewhere = self.of(session)
+        for key in {*elsewhere, *tops}:
+            had = list(elsewhere.get(key, ()))
+            if top := tops.get(key):
+                had = merge([*had, (1, top)])
+            if had:
+                window = seen.get(key, Window(0, 0.0))
+                all_of_it = merge([*subtract([(1, window.top)] if window.top else [], window.gaps), *had])
+                both = seen[key] = Window(all_of_it[-1][1], 0.0)
+                both.gaps = roughly(subtract([(1, both.top)], all_of_it))
+
+    def deliver(self, key: bytes, sequence: int, message: Message, choice: Choice | None) -> None:
+        """Deliver a message from a link to those here that have not had it. `choice`: who of shared subscriptions gets it."""
+        if choice is not None:
+            self._federation.sharing.received(message, choice, ordinary=False)
+            if choice.passed:
+                return
+        fanout = self._node.fanout
+        route = fanout.route(message.topic)
+        had = self._sessions.get(key, {})
+        alone = {
+            session
+            for session, ranges in self._fetched.get(key, {}).items()
+            if any(low <= sequence <= high for low, high in ranges)
+        }
+        few = []
+        for delivery in route.deliveries:
+            if alone and delivery.session not in alone:
+                continue
+            ranges = had.get(delivery.session)
+            if ranges is not None and any(low <= sequence <= high for low, high in ranges):
+                continue
+            begun = since(delivery, key, sequence, message.topic)
+            if begun is not None:
+                few.append(begun)
+            elif message.retain and self._state(message):  # it was on its way as what is retained was sent
+                delivery.session.deliver(message, min(message.qos, delivery.qos), True, delivery.ids)
+        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+
+    def _state(self, message: Message) -> bool:
+        """Whether a retained message is what is kept of its topic."""
+        known = self._node.retained.get(message.topic.decode())
+        return known is not None and known.payload == message.payload
+
+    def restored(self, key: bytes, sequence: int, message: Message) -> None:
+        """Deliver a retained message that a comparison brought to those here that have not had it. For a subscription that began
+        after it was published it is the state of its topic, which was not here then."""
+        fanout = self._node.fanout
+        if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
+            fanout.publish(message, (), keep=False)
+            return
+        route = fanout.route(message.topic, keep=False)
+        few = [delivery for delivery in route.deliveries if delivery.session not in had]
+        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+
+
+def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
+    """Return what a session gets of a message by the subscriptions that were made before it was published; None: nothing."""
+    session = delivery.session
+    wanted = list(session.wanting(topic.decode()))
+    begun = [s for s in wanted if s.start is None or sequence > s.start.tops.get(key, 0)]
+    if len(begun) == len(wanted):
+        return delivery
+    return Delivery(session, begun) if begun else None

@@ -1,0 +1,455 @@
+"""A client's session as bytes, for the broker that takes it over (docs/decisions/0016).
+
+    u8 version, u8 flags (1: has a user name, 2: an owner, 4: began at a known time), f64 expiry (s), u16 next packet identifier,
+    u64 when it was born, u64 its floor, user name, owner
+    vector: what the session was offered             vector: what was published before it subscribed
+    flag 4: f64 when it began, by the clock of who says so (s), u32 origins of which more may be older, 16 characters each
+    what it got from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
+    u32 QoS 2 identifiers received, u16 each
+    u32 subscriptions: filter, u8 options, u32 identifier
+    u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
+                  subscription identifiers as encoded, topic, properties, payload
+    u32 origins of messages, 0 or as many: u8 known, [origin key, u48 number]
+
+Texts and bytes are u32 size and content. What another broker says is checked as if a client said it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from math import isfinite
+
+from broker.base import limits
+from broker.base.sequence_set import encode_pairs
+from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
+from broker.cluster.link.codec import (
+    LAST,
+    Ranges,
+    Vector,
+    Window,
+    decode_vector,
+    encode_vector,
+    intersect,
+    merge,
+    roughly,
+    subtract,
+)
+from broker.core.dispatcher import Fanout, SharedGroup
+from broker.core.message import Message, size_of
+from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.wire.constants import PacketType
+from broker.wire.errors import MalformedPacket
+from broker.wire.properties import Property, decode_properties
+from broker.wire.steps import finish
+from broker.wire.varint import encode_varint, read_length
+from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter, valid_topic_name
+
+VERSION = 3
+
+IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
+"""Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
+
+LONGEST = 0xFFFFFFFF * 1000
+"""ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
+
+LATEST = 1e10
+"""s; no clock of a broker shows as much: 300 years."""
+
+PIECE, READ_WORK, PUT_WORK = 250, 3, 3
+"""subscriptions or messages that are decoded, and messages that are put into a session, at a time; steps of work for each."""
+WRITTEN, WRITE_WORK = 1_000, 1
+"""subscriptions that are encoded at a time; steps of work for each."""
+
+Told = tuple[str, int, bool, bool, int]
+"""A subscription: filter, QoS, No Local, Retain As Published, identifier."""
+
+_HEAD = struct.Struct(">BBdHQQ")
+_ITEM = struct.Struct(">BHB")
+_OPTIONS = struct.Struct(">BI")
+_BEGAN = struct.Struct(">dI")
+_NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
+"""Properties that a kept message does not have: they are of one connection, or kept otherwise."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One message of a session. `shared`: number of its subscription, if that is a shared one."""
+
+    place: int
+    packet_id: int
+    qos: int
+    retain: bool
+    ids: bytes
+    message: Message
+    shared: int | None = None
+
+
+@dataclass(slots=True)
+class SessionState:
+    """A session without its connection. `seen`: which messages it was offered, whether they matched or not."""
+
+    username: str | None = None
+    expiry: float = 0.0
+    next_packet_id: int = 0
+    seen: Vector = field(default_factory=dict)
+    incoming: set[int] = field(default_factory=set)
+    subscriptions: list[Told] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    owner: str | None = None
+    born: int = 0
+    floor: int = 0
+    before: Vector = field(default_factory=dict)
+    """Up to `top` of each origin nothing was for it: see `subscription_start`."""
+    began: float = UNKNOWN
+    """When it began, by the clock of who has made this."""
+    open: set[bytes] = field(default_factory=set)
+    """Origins in `before` of which it may be more."""
+    given: dict[bytes, Ranges] = field(default_factory=dict)
+    """What it got from logs and older sessions, where others that have older ones may be back: see `merge`."""
+    origins: list[tuple[bytes, int] | None] = field(default_factory=list)
+    """Origin and number of each item, as far as they are known; [] where nobody asks."""
+
+
+# ---------------------------------------------------------------- what a broker's sessions were offered
+
+
+def offered(vector: Vector) -> Vector:
+    """Return a vector of what needs no delivery here any more: what was before we met an origin is not delivered at all."""
+    found: Vector = {}
+    for key, window in vector.items():
+        if (stream := window.stream) is not None:
+            seen = found[key] = Window(min(stream.done, LAST), window.heard)
+            seen.gaps = roughly(stream.owed)
+            continue
+        seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
+        seen.gaps = [(max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin]
+        if window.owed:
+            seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
+    return found
+
+
+def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`: also what is here and held from
+    those here until what is before it has come."""
+    found = {}
+    for key, window in mine.items():
+        other = theirs.get(key)
+        top = window.top
+        if window.stream is not None:
+            top = max(top, window.stream.done) if held else window.stream.done
+        if other is not None and other.top >= top and not other.gaps:
+            continue
+        lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
+        has = subtract([(1, top)], window.gaps) if top else []
+        if ranges := intersect(has, lacks):
+            found[key] = ranges
+    return found
+
+
+# ---------------------------------------------------------------- to bytes
+
+
+def _text(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def before(session: Session) -> Vector:
+    """Return what was published before the subscriptions of a session: up to `top` of each origin nothing was for it."""
+    start = oldest(session)
+    return {} if start is None else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
+
+
+def state_of(session: Session, seen: Vector, fanout: Fanout, *, alone: bool = False) -> SessionState:
+    """Return what a session without a connection consists of; `alone`: without its subscriptions (`subscriptions_of`)."""
+    numbers: dict[SharedGroup, int] = {}
+    state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
+    state.owner, state.born, state.floor = session.owner, session.born, session.floor
+    state.before = before(session)
+    if (start := oldest(session)) is not None:
+        state.began, state.open = start.began, start.open & start.tops.keys()
+    for number, topic_filter in enumerate(session.subscriptions):
+        if topic_filter.startswith(SHARE_PREFIX):
+            group, inner = split_shared(topic_filter)
+            shared = fanout.group(group, inner) if group is not None else None
+            if isinstance(shared, SharedGroup):
+                numbers[shared] = number
+    if not alone:
+        state.subscriptions += subscriptions_of(session)
+
+    def item(place: int, packet_id: int, o: Outgoing) -> Item:
+        shared = numbers.get(o.group) if isinstance(o, SharedOutgoing) else None
+        return Item(place, packet_id, o.qos, o.retain, o.ids, o.message, shared)
+
+    for packet_id, sent in session.inflight.items():
+        assert isinstance(sent, Outgoing)  # see `Session.unpack`
+        state.items.append(item(IS_RELEASED if sent is RELEASED else IN_FLIGHT, packet_id, sent))
+    for waiting in session.queue:
+        if isinstance(waiting, Repeat):
+            state.items.append(item(REPEATED, waiting.packet_id, waiting.original))
+        else:
+            state.items.append(item(WAITING, 0, waiting))
+    state.items += [item(MISSED, 0, missed) for missed in session.missed or ()]
+    return state
+
+
+def subscriptions_of(session: Session) -> Iterator[Told]:
+    """Return the subscriptions that a session has now, one after the other, whatever happens to it meanwhile."""
+    return ((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in list(session.subscriptions.values()))
+
+
+def encode_state(state: SessionState, now: float) -> bytes:
+    """Encode a session at `now` (s): of messages that expire, the time that they have left."""
+    return finish(encoding(state, state.subscriptions, len(state.subscriptions), now))
+
+
+def encoding(state: SessionState, subscriptions: Iterable[Told], count: int, now: float) -> Generator[int, None, bytes]:
+    """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time; yields the steps of work that
+    it took (`Turns.go`)."""
+    name = (state.username or "").encode()
+    flags = (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
+    parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
+    parts += [_text(name), _text((state.owner or "").encode())]
+    parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
+    if flags & 4:
+        parts += [_BEGAN.pack(state.began, len(state.open)), *sorted(state.open)]
+    parts.append(len(state.given).to_bytes(4, "big"))
+    for key, ranges in state.given.items():
+        ranges = ranges[-limits.MAX_GIVEN :]
+        parts += [key, len(ranges).to_bytes(4, "big"), encode_pairs(ranges)]
+    parts.append(len(state.incoming).to_bytes(4, "big"))
+    parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
+    parts.append(count.to_bytes(4, "big"))
+    items = _encode_items(state, now)
+    done: list[bytes] = []
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(subscriptions, 1):
+        name = topic_filter.encode()
+        parts += [len(name).to_bytes(4, "big"), name, _OPTIONS.pack(qos | no_local << 2 | as_published << 3, identifier)]
+        if not number % WRITTEN:
+            done.append(b"".join(parts))
+            parts.clear()
+            yield WRITTEN * WRITE_WORK
+    return b"".join((*done, *parts, *items))
+
+
+def _encode_items(state: SessionState, now: float) -> list[bytes]:
+    parts = [len(state.items).to_bytes(4, "big")]
+    for item in state.items:
+        message = item.message
+        expires, shared = message.expires_at is not None, item.shared is not None
+        kind = item.qos | item.retain << 2 | message.qos << 3 | message.retain << 5 | expires << 6 | shared << 7
+        parts.append(_ITEM.pack(item.place, item.packet_id, kind))
+        if message.expires_at is not None:
+            parts.append(max(0, round((message.expires_at - now) * 1000)).to_bytes(8, "big"))
+        if item.shared is not None:
+            parts.append(item.shared.to_bytes(4, "big"))
+        parts += [_text(item.ids), _text(message.topic), _text(message.properties), _text(message.payload)]
+    parts.append(len(state.origins).to_bytes(4, "big"))
+    for origin in state.origins:
+        parts.append(b"\0" if origin is None else b"\1" + origin[0] + origin[1].to_bytes(6, "big"))
+    return parts
+
+
+# ---------------------------------------------------------------- from bytes
+
+
+class _Reader:
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        at = self.at
+        self.at = end = at + size
+        if end > len(self.data):
+            raise MalformedPacket("state of a session is truncated")
+        return self.data[at:end]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def text(self) -> bytes:
+        return self.take(self.number(4))
+
+    def name(self) -> str:
+        try:
+            return self.text().decode()
+        except UnicodeDecodeError:
+            raise MalformedPacket("state of a session with a text that is not UTF-8") from None
+
+
+def decode_state(data: bytes, now: float) -> SessionState:
+    """Decode a session at `now` (s). Raises MalformedPacket, see `decoding`."""
+    return finish(decoding(data, now))
+
+
+def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
+    """Decode a session at `now` (s), some of it at a time; yields the steps of work that it took (`Turns.go`).
+
+    Raises:
+        MalformedPacket: of another version, truncated, beyond the limits, or not what a client could have said.
+    """
+    reader = _Reader(data)
+    version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
+    if version != VERSION:
+        raise MalformedPacket(f"state of a session of version {version}")
+    if not expiry >= 0:  # nor NaN
+        raise MalformedPacket("state of a session that expires before its end")
+    name, owner = reader.name(), reader.name()
+    if max(len(name.encode()), len(owner.encode())) > 65_535 or max(born, floor) >> 63:
+        raise MalformedPacket("state of a session with a user name, or a time, that no client has")
+    state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
+    state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
+    state.before = decode_vector(reader.text(), now)
+    if flags & 4:
+        state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
+        if not abs(state.began) < LATEST or unsettled > len(state.before):
+            raise MalformedPacket("state of a session that began when nothing did")
+        state.open = {reader.take(16) for _ in range(unsettled)}
+        if not state.open <= state.before.keys():
+            raise MalformedPacket("state of a session with an origin that was not there when it began")
+    for _ in range(reader.number(4)):
+        key, ranges = reader.take(16), []
+        for _ in range(reader.number(4)):
+            ranges.append((reader.number(6), reader.number(6)))
+            if not 0 < ranges[-1][0] <= ranges[-1][1] or (len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]):
+                raise MalformedPacket("state of a session with numbers that are not in order")
+        if len(ranges) > limits.MAX_GIVEN or len(state.given) >= limits.MAX_ORIGINS:
+            raise MalformedPacket("state of a session with more from logs than there can be")
+        state.given[key] = ranges
+    state.incoming = {reader.number(2) for _ in range(reader.number(4))}
+    filters = reader.number(4)
+    if filters > limits.MAX_SUBSCRIPTIONS:
+        raise MalformedPacket("state of a session with too many subscriptions")
+    for _ in range(filters):
+        topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
+        sound = topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
+        if not sound or options & 3 == 3 or identifier > 268_435_455:
+            raise MalformedPacket("state of a session with a subscription that cannot be")
+        state.subscriptions.append((topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier))
+        if not len(state.subscriptions) % PIECE:
+            yield PIECE * READ_WORK
+    for number in range(1, 1 + reader.number(4)):
+        state.items.append(_item(reader, filters, now))
+        if not number % PIECE:
+            yield PIECE * READ_WORK
+    if (known := reader.number(4)) not in (0, len(state.items)):
+        raise MalformedPacket("state of a session with origins that are not those of its messages")
+    for _ in range(known):
+        state.origins.append((reader.take(16), reader.number(6)) if reader.number(1) else None)
+    if reader.at != len(data):
+        raise MalformedPacket("state of a session with something behind it")
+    return state
+
+
+def _item(reader: _Reader, filters: int, now: float) -> Item:
+    place, packet_id, flags = _ITEM.unpack(reader.take(_ITEM.size))
+    left = reader.number(8) if flags & 0x40 else None  # ms
+    expires_at = None if left is None else now + left / 1000
+    shared = reader.number(4) if flags & 0x80 else None
+    ids, topic, properties, payload = reader.text(), reader.text(), reader.text(), reader.text()
+    qos = flags & 3
+    if place > MISSED or qos == 3 or flags >> 3 & 3 == 3 or (shared is not None and shared >= filters) or (left or 0) > LONGEST:
+        raise MalformedPacket("state of a session with a message that cannot be")
+    if (packet_id == 0) != (place in (WAITING, MISSED)) or not _identifiers(ids):
+        raise MalformedPacket("state of a session with a message that cannot be")
+    if place == IS_RELEASED:
+        return Item(place, packet_id, 2, False, b"", RELEASED.message)
+    try:
+        sound = valid_topic_name(topic.decode()) and len(topic) < 65_536
+    except UnicodeDecodeError:
+        sound = False
+    found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+    if not sound or (place in (IN_FLIGHT, REPEATED) and not qos) or not _NOT_KEPT.isdisjoint(found or ()):
+        raise MalformedPacket("state of a session with a message that cannot be")
+    message = Message(topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None)
+    return Item(place, packet_id, qos, bool(flags & 4), ids, message, shared)
+
+
+def _identifiers(ids: bytes) -> bool:
+    """Whether these are encoded Subscription Identifiers and nothing else."""
+    at = 0
+    while at < len(ids):
+        if ids[at] != 0x0B:
+            return False
+        value, after = read_length(ids, at + 1)
+        if after < 0 or not value:
+            return False
+        at = after
+    return True
+
+
+# ---------------------------------------------------------------- back into a session
+
+
+def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
+    """Make a new session what it was at another broker. What is beyond the limits here is dropped and counted as there."""
+    for _ in restoring(state, session, fanout):
+        pass
+
+
+def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator[int]:
+    """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
+
+    Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the last part. Those that are
+    shared come then, at once, as their groups may have a message for it in that moment; with them what waits from the first
+    message of theirs on.
+    """
+    most = session.node.config.max_qos
+    session.username = state.username
+    session.owner, session.born, session.floor = state.owner, state.born, state.floor
+    session.expiry = state.expiry
+    session.next_packet_id = state.next_packet_id
+    session.incoming = set(state.incoming)
+    session.ended = True
+    tops = {key: window.top for key, window in state.before.items()}
+    start = session.node.federation.positions.adopt(tops, state.began, state.open)
+    shared: list[tuple[int, Subscription]] = []
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions, 1):
+        subscription = Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier)
+        subscription.start = start
+        if topic_filter.startswith(SHARE_PREFIX):
+            shared.append((number - 1, subscription))
+        else:
+            fanout.subscribe(subscription, None, topic_filter)
+        if not number % limits.FILTERS_AT_ONCE:
+            yield limits.FILTERS_AT_ONCE * limits.PACKET_WORK
+    items = iter(state.items)
+    first: list[Item] = []
+    for number, item in enumerate(items, 1):
+        if item.shared is not None:
+            first.append(item)
+            break
+        _put(session, item, None)
+        if not number % PIECE:
+            yield PIECE * PUT_WORK
+    session.ended = False
+    groups: dict[int, SharedGroup] = {}
+    for number, subscription in shared:
+        group, inner = split_shared(subscription.filter)
+        fanout.subscribe(subscription, group, inner)
+        if group is not None and (found := fanout.group(group, inner)) is not None:
+            groups[number] = found
+    for item in chain(first, items):
+        _put(session, item, None if item.shared is None else groups.get(item.shared))
+
+
+def _put(session: Session, item: Item, group: SharedGroup | None) -> None:
+    """Put a message into a session."""
+    if item.place == IS_RELEASED:
+        session.inflight[item.packet_id] = RELEASED
+        return
+    outgoing = Outgoing(item.message, item.qos, item.retain, item.ids)
+    if group is not None:
+        outgoing = SharedOutgoing(item.message, item.qos, item.retain, item.ids, group, None)
+    if item.place == IN_FLIGHT:
+        session.inflight[item.packet_id] = outgoing
+    elif item.place == REPEATED:
+        session.queue.append(Repeat(outgoing, item.packet_id))
+        session.queued_bytes += size_of(item.message)
+    else:
+        session.put_by(outgoing, tell=False)

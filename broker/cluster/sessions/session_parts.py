@@ -1,0 +1,122 @@
+"""A session on its way to another broker, in parts: how they are sent, and put together (docs/decisions/0016).
+
+    part     u32 number of the export, u32 bytes of all parts, u32 position, bytes
+
+The receiver asks for WINDOW parts at a time, from where it is, and repeats that until something comes. Parts are sent
+behind messages, and may wait for minutes on a slow link; so a request that is repeated brings no part once more while others
+arrive, and one only when nothing has arrived for a while, twice as long each time. Those for which too much waited for the link
+were not sent: the next request brings them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+
+from broker.base import limits
+from broker.wire.errors import MalformedPacket
+
+PART_SIZE = 60_000
+WINDOW = 16
+"""bytes of a part, and parts sent for one request: a link's other traffic gets in between."""
+
+AGAIN, AGAIN_MOST = 1.0, 30.0
+"""s without progress until a part is sent once more; twice as long each time, up to this."""
+
+WHERE = struct.Struct(">III")
+
+
+class Added(Enum):
+    """What a part did."""
+
+    NOTHING = 1
+    MORE = 2
+    WINDOW_ENDS = 3
+    """more has to be asked for"""
+    WHOLE = 4
+
+
+class Parts:
+    """What has come of one session."""
+
+    __slots__ = ("_data", "_export")
+
+    def __init__(self) -> None:
+        self._export = (0, 0)  # number and bytes
+        self._data = bytearray()
+
+    @property
+    def position(self) -> int:
+        """Bytes that are here."""
+        return len(self._data)
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._export, self._data = (0, 0), bytearray()
+
+    def take(self) -> bytes:
+        """Return the whole, and begin again."""
+        data = bytes(self._data)
+        self.clear()
+        return data
+
+    def add(self, part: bytes) -> Added:
+        """Take a part. One that is not the next (what is before it was lost) is left out, and asked for again.
+
+        Raises:
+            MalformedPacket: truncated, or of a session that is too large.
+        """
+        if len(part) < WHERE.size:
+            raise MalformedPacket("part of a session is truncated")
+        number, total, at = WHERE.unpack_from(part)
+        if total > limits.MAX_MOVED_BYTES:
+            raise MalformedPacket("a session that is too large")
+        if self._export != (number, total):
+            self._export, self._data = (number, total), bytearray()
+        if at != len(self._data):
+            return Added.NOTHING
+        self._data += part[WHERE.size :]
+        if len(self._data) >= total:
+            return Added.WHOLE
+        return Added.WINDOW_ENDS if (at // PART_SIZE + 1) % WINDOW == 0 else Added.MORE
+
+
+class Sending:
+    """What has been sent of one session."""
+
+    __slots__ = ("_at", "_begin", "_end", "_pause", "_reached", "_request")
+
+    def __init__(self) -> None:
+        self._request = 0  # what was asked for last,
+        self._begin = self._end = 0  # from where to where that was sent,
+        self._reached = 0  # how far the receiver had come,
+        self._at = 0.0  # s; and when that was, or it was sent
+        self._pause = AGAIN
+
+    def due(self, request: int, at: int, now: float) -> int:
+        """Return how many parts a request for those from `at` on brings at `now` (s)."""
+        if request != self._request or not self._begin <= at < self._end:
+            self._request, self._begin, self._end = request, at, at + WINDOW * PART_SIZE
+            self._reached, self._at, self._pause = at, now, AGAIN
+            return WINDOW
+        if at > self._reached:
+            self._reached, self._at, self._pause = at, now, AGAIN
+        if now < self._at + self._pause:
+            return 0
+        self._at, self._pause = now, min(2 * self._pause, AGAIN_MOST)
+        self._begin, self._end = at, at + PART_SIZE
+        return 1
+
+    def refused(self, at: int) -> None:
+        """Note that the link took no parts from `at` on: the next request brings them."""
+        self._end = at
+
+
+def split(data: bytes, number: int, at: int, most: int) -> Iterator[bytes]:
+    """Return up to `most` parts of an export from `at` on; of an empty one there is one."""
+    for begin in range(at, max(len(data), at + 1), PART_SIZE):
+        if most <= 0:
+            return
+        most -= 1
+        yield WHERE.pack(number, len(data), begin) + data[begin : begin + PART_SIZE]

@@ -1,0 +1,650 @@
+"""One session for a client id in the whole federation: the newest connection takes it along (docs/decisions/0016).
+
+Every broker posts which clients it has sessions for, with the time when their connection began. A client that connects where
+nobody else knows it, or that wants a clean start, is accepted at once. Else its connection waits while the session is fetched:
+
+    client    taker                                holder
+    CONNECT ->  ASKING    TAKE, stamp, from where ->   closes its connection (0x8E), encodes the session, goes on queueing
+                          <- parts, WINDOW at a time   (again from where it broke off, as often as it is asked)
+                READING   decodes it, in steps
+                COVERING  waits until all that the session was offered there has been here
+                RESTORING subscribes, in steps; then takes from its log what was here and not there
+                SETTLING  routing by interest: waits until the others know
+                RESTING   REST ->                      what came there meanwhile, from its log (flooding: if ours lacks some)
+                          <- parts
+                CLOSING   DONE ->                      forgets the session
+                          <- ENDED
+    <- CONNACK            posts its entry
+
+A holder that does not know of the client: NOTHING; that knows who has its session: MOVED; that knows of a newer one: NEWER;
+whose parts wait behind messages: COMING. One that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
+
+Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
+A message is offered to the session by the holder if the holder had it at TAKE, else by the taker, from its log or the holder's.
+A broker that sees an entry with a newer stamp than its own session has (of equal ones that of the higher id) ends that session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.hybrid_clock import LOGICAL
+from broker.cluster.delivery.replay_log import read_link_messages
+from broker.cluster.delivery.spared import Spared
+from broker.cluster.delivery.subscription_start import older
+from broker.cluster.link.codec import Vector, decode_vector, encode_vector, subtract
+from broker.cluster.sessions.handover import (
+    ANSWER,
+    COMING,
+    DONE,
+    ENDED,
+    FOREIGN,
+    LATE,
+    MERGE,
+    MOVED,
+    NEWER,
+    NOTHING,
+    PART,
+    REQUEST,
+    REST,
+    TAKE,
+    Giving,
+    behind,
+    end_quietly,
+    heard,
+    numbered,
+    old_state,
+    say,
+    seen_by_both,
+    uncovered,
+    unlogged,
+    whole,
+)
+from broker.cluster.sessions.merge import Absorbed, Merging, lacking
+from broker.cluster.sessions.pending_takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, RETRY, SETTLING, Pull
+from broker.cluster.sessions.session_codec import SessionState, decoding, offered, only, restoring
+from broker.cluster.sessions.session_parts import Added
+from broker.cluster.sessions.tombstones import Tombstones
+from broker.cluster.strategy.directory import CLIENT
+from broker.core.dispatcher import Delivery
+from broker.core.message import Message, size_of
+from broker.core.session import Session, SharedOutgoing
+from broker.core.session_owner import GONE, KEPT, RESUMED, Entry, decode_entry, digest, entries_of
+from broker.wire.constants import ReasonCode
+from broker.wire.errors import WireError
+from broker.wire.packets import Connect
+from broker.wire.strings import shorten
+from routing.topic_filter import split_shared
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.core.connect import Handshake
+    from broker.node import Node
+
+COVER = 0.01
+COVER_TIME = 0.3
+"""s between two looks whether everything has come that the holder had, and the longest wait for it."""
+SETTLE = 0.1
+"""s for what publishers' brokers sent to the holder, before they knew what the session wants here, to get there."""
+MAX_HOPS = 16
+"""brokers that may say one after another that a session is somewhere else; more are a circle."""
+SPREAD = 40503
+"""Factor that spreads times over packet identifiers: 65536 / 1.618."""
+SLICE = 2000
+SLICE_TIME = 0.02
+"""entries posted at a time when the first other broker is met, and s between."""
+
+
+class Moving:
+    """Who has which client's session; takes and gives them."""
+
+    __slots__ = (
+        "_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "spared", "tombstones",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._own = federation.own.id
+        self._directory = federation.listings.directory
+        self.spared = Spared(node, federation)
+        self._giving = Giving(node, federation, self.spared)
+        self._pulls: dict[str, Pull] = {}
+        self._lost = 0  # stamp of the session that ends because there is a newer one
+        self.merging = Merging(node, federation)
+        self.tombstones = Tombstones(node, federation)
+        self.active = False
+        """Somebody else was there: entries are posted."""
+        listings = federation.listings
+        listings.watch(CLIENT, self._posted)
+        listings.on_way.append(self._way_changed)
+        listings.receive(REQUEST, self._requested)
+        listings.receive(ANSWER, self._answered)
+        listings.receive(PART, self._part)
+
+    @property
+    def exported(self) -> int:
+        """Bytes of encoded sessions that others may take."""
+        return self._giving.size
+
+    @property
+    def arriving(self) -> int:
+        """Bytes that have come of sessions on their way, old ones included."""
+        return sum(pull.parts.position for pull in self._pulls.values()) + self.merging.arriving
+
+    # ---------------------------------------------------------------- our own sessions
+
+    def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:
+        """Return the stamp of a connection that begins, newer than all that is known of its client; 0 when it has to wait."""
+        clock = self._federation.retention.clock
+        if not self.active:
+            return clock.tick(now)
+        client_id = connect.client_id
+        others = self._elsewhere(client_id)
+        own = self._node.sessions.get(client_id)
+        old = self._pulls.get(client_id) if self._pulls else None
+        mine = digest(handshake.owner)
+        if old is not None and old.handshake.owner != handshake.owner:
+            handshake.foreign()
+            return 0
+        if own is None and any(entry.owner != mine for _, entry in others):
+            handshake.foreign()
+            return 0
+        if old is not None:
+            self._give_up(old, now)
+        stamp = clock.tick(now, max([self._giving.newest(client_id), *(entry.stamp for _, entry in others)]))
+        if connect.clean_start or not others:
+            return stamp
+        kept = [(entry.stamp, broker_id) for broker_id, entry in others if entry.flags & KEPT and entry.owner == mine]
+        if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
+            return stamp
+        if len(self._pulls) >= limits.MAX_MOVES:
+            handshake.turn_away(ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved")
+            return 0
+        handshake.conn.waiting = True
+        pull = self._pulls[client_id] = Pull(handshake, client_id, stamp, max(kept)[1], now)
+        self.spared.keep(pull, None)
+        self._ask(pull)
+        self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
+        return 0
+
+    def came(self, session: Session, resumed: bool) -> None:
+        """Tell the others of a client that is connected. `resumed`: its session was there before, here or elsewhere."""
+        if self.active:
+            self._giving.came(session.client_id)
+            if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
+                # Its client may come to an older one before they are one: what it has of that must not be taken for this one's.
+                session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
+            self._post(session, resumed)
+            self._federation.tell(self._node.now)  # ahead of CONNACK, as its client may go to another broker at once
+
+    def _post(self, session: Session, resumed: bool) -> None:
+        flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
+        entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
+        try:
+            self._federation.listings.post(CLIENT + session.client_id.encode(), entry.encode())
+        except ValueError:  # the listing is full: this client is known here alone
+            self._federation.count("sessions_untold")
+
+    def ended(self, session: Session) -> None:
+        """Tell the others that a session is no more; one that went elsewhere is found until it is known there."""
+        if self.active:
+            self._giving.forget(session.client_id)
+            if session.stamp and self._giving.given(session.client_id) is None:
+                key = CLIENT + session.client_id.encode()
+                if session.stamp == self._lost or not self.tombstones.put(session):
+                    self._federation.listings.withdraw(key)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is not None:
+            self.merging.way_changed(broker_id)
+        if via is not None and not self.active:
+            self.active = True
+            self._post_all(list(self._node.sessions.values()))
+        if via is not None:
+            for pull in self._pulls.values():
+                if pull.holder == broker_id:
+                    self._ask(pull)
+
+    def _post_all(self, sessions: list[Session]) -> None:
+        for session in sessions[:SLICE]:
+            if self._node.sessions.get(session.client_id) is session and session.stamp:
+                self._post(session, False)
+        if rest := sessions[SLICE:]:
+            self._node.schedule(self._node.now + SLICE_TIME, lambda now: self._post_all(rest))
+
+    # ---------------------------------------------------------------- sessions elsewhere
+
+    def _elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
+        """Return the sessions that a client id has at other brokers. A broker whose link stands lives, though the tree may be
+        about to find another way to it. `away`: also at those that are not there."""
+        key = CLIENT + client_id.encode()
+        found = [
+            (broker_id, entry)
+            for broker_id, entry in entries_of(self._directory.listings.values(), key)
+            if not entry.flags & GONE and (away or self._lives(broker_id))
+        ]
+        return found + self._giving.takers(client_id, self._lives)
+
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        try:
+            client_id = key.decode()
+        except UnicodeDecodeError:
+            return
+        if (entry := decode_entry(value)) is None:
+            if self._federation.listings.gone is None:
+                self._withdrawn(client_id, broker_id)
+            return
+        self._federation.retention.clock.merge(entry.stamp, self._node.now)
+        self._giving.known(client_id, broker_id, entry.stamp)
+        self._compare(broker_id, client_id, entry, read=False)
+
+    def _compare(self, broker_id: bytes, client_id: str, entry: Entry, *, read: bool) -> None:
+        """See which session of a client is the newer one. `read`: its connection here was read to its end."""
+        session = self._node.sessions.get(client_id)
+        if session is None or not session.stamp or client_id in self._pulls:
+            return
+        newer = (entry.stamp, broker_id) > (session.stamp, self._own)
+        if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
+            leave = self._node.predecessors.leave
+            leave(client_id, lambda now: self._compare(broker_id, client_id, entry, read=True), self._node.now)
+        elif entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
+            if (entry.born, broker_id) < (session.born, self._own):
+                self._lose(session, resumed=False)
+        elif not newer:
+            self.merging.found(session, broker_id, entry)
+        elif entry.floor > session.stamp or not session.expiry or entry.flags & GONE:
+            self._lose(session, resumed=bool(entry.flags & RESUMED))
+        else:
+            self._left(session)
+
+    def _withdrawn(self, client_id: str, broker_id: bytes) -> None:
+        self.merging.withdrawn(client_id, broker_id)
+        self.tombstones.withdrawn(client_id, broker_id)
+
+    def _left(self, session: Session) -> None:
+        """The client has a newer session elsewhere, whose broker is going to ask for this one."""
+        node = self._node
+        if session.conn is not None:
+            node.counters.sessions_lost += 1
+            node.log("info", f"client {shorten(session.client_id)} at {session.conn.peer} has connected elsewhere; closed")
+            node.take_over(session)
+
+    def _lose(self, session: Session, *, resumed: bool) -> None:
+        """End a session because the client has a newer one elsewhere. `resumed`: that one goes on with it, or with another."""
+        node = self._node
+        node.counters.sessions_lost += 1
+        self._lost = session.stamp  # the newer one tells of itself: there is nothing to be remembered
+        if session.conn is not None:
+            peer = session.conn.peer
+            text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
+            node.log_limit.line("info", "connected elsewhere", peer, text)
+            node.take_over(session)
+        if node.sessions.get(session.client_id) is session:
+            if resumed:
+                end_quietly(node, session, len(session.queue))
+            else:
+                node.end_session(session)
+        self._lost = 0
+
+    def leaves(self, client_id: str) -> bool:
+        """Return whether another broker is taking a session of ours."""
+        return self._giving.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
+
+    def discard(self, session: Session) -> None:
+        """End a session without a tombstone: older ones at other brokers stay."""
+        self._lost = session.stamp
+        end_quietly(self._node, session, len(session.queue))
+        self._lost = 0
+
+    # ---------------------------------------------------------------- taking: a client comes
+
+    def _ask(self, pull: Pull) -> None:
+        """Send the request that this state waits for the answer to."""
+        request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
+        if request is not None:
+            whose = digest(pull.handshake.owner)
+            body = say(request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose)
+            if request == REST:
+                body += encode_vector(pull.need)
+            self._federation.listings.send(pull.holder, REQUEST, body)
+
+    def _check(self, pull: Pull, now: float) -> None:
+        """Look after a move now and then: what got lost is asked for again, but not for ever."""
+        if self._pulls.get(pull.client_id) is not pull:
+            return
+        self._node.now = now
+        if pull.state != CLOSING and (pull.handshake.conn.closed or pull.handshake.conn.closing):
+            self._give_up(pull, now)
+            return
+        quiet = now - max(pull.heard, pull.since)
+        if quiet >= limits.MOVE_TIME or now >= pull.began + limits.MOVE_LONGEST:
+            self._silent(pull, now)
+        elif quiet >= RETRY / 2:
+            self._ask(pull)
+        if self._pulls.get(pull.client_id) is pull:
+            self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
+
+    def _silent(self, pull: Pull, now: float) -> None:
+        if pull.state == CLOSING:  # it is told again when it is back
+            if pull.session is not None:
+                self.merging.taken(pull.client_id, pull.holder, pull.stamp)
+            self._finish(pull, now)
+        elif self._has_to_wait(pull) and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
+            self._ask(pull)
+        elif pull.state in (ASKING, RESTING):
+            self._begin_anew(pull, "the broker that has its session does not answer")
+
+    def _begin_anew(self, pull: Pull, why: str) -> None:
+        self._federation.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
+        self._node.counters.sessions_unmoved += 1
+        self._drop(pull)
+        self._finish(pull, self._node.now)
+
+    def _has_to_wait(self, pull: Pull) -> bool:
+        """Whether a client waits for a holder that lives, and is silent."""
+        link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(pull.holder)
+        older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
+        early = pull.state == ASKING and (older or (link is not None and pull.slow(link.conn.last_heard)))
+        return pull.state == RESTING or early
+
+    def _lives(self, broker_id: bytes) -> bool:
+        """Whether a broker is there: a way leads to it, or its link stands."""
+        return self._directory.via(broker_id) is not None or broker_id in self._federation.links
+
+    def _give_up(self, pull: Pull, now: float) -> None:
+        """The client is gone, or has connected once more: before DONE, the holder still has the session; then it is ours."""
+        if self._pulls.get(pull.client_id) is pull:
+            if pull.state == CLOSING:
+                self._finish(pull, now)
+                return
+            self._drop(pull)
+            self._remove(pull)
+            self._hang_up(pull)
+
+    def _remove(self, pull: Pull) -> None:
+        pull.work = None
+        del self._pulls[pull.client_id]
+        self.spared.release(pull)
+
+    def _drop(self, pull: Pull) -> None:
+        session, pull.session = pull.session, None
+        pull.work = None
+        if session is not None and self._node.sessions.get(session.client_id) is session:
+            session.stamp = 0  # it was never ours
+            end_quietly(self._node, session, len(session.queue))
+            if pull.left is not None:
+                self._post(self.merging.put_back(pull.client_id, *pull.left), True)
+                pull.left = None
+
+    def _refuse(self, pull: Pull) -> None:
+        """The session is another user's: it stays where it is."""
+        self._drop(pull)
+        self._remove(pull)
+        pull.handshake.conn.waiting = False
+        if not pull.handshake.conn.closed:
+            pull.handshake.foreign()
+
+    def _hang_up(self, pull: Pull) -> None:
+        conn = pull.handshake.conn
+        if not conn.closed:
+            conn.waiting = False
+            conn.close()
+            self._node.forget(conn)
+
+    # ---------------------------------------------------------------- taking: answers
+
+    def _answered(self, sender: bytes, body: bytes, now: float) -> None:
+        answer, stamp, client_id, rest = heard(body)
+        pull = self._pulls.get(client_id)
+        if pull is None or pull.holder != sender or pull.stamp != stamp:
+            self.merging.answered(sender, answer, stamp, client_id)
+            return
+        pull.heard = now
+        if answer == NEWER:
+            self._drop(pull)
+            self._remove(pull)
+            self._hang_up(pull)
+        elif answer == FOREIGN:
+            self._refuse(pull)
+        elif pull.state == CLOSING:
+            if answer in (ENDED, NOTHING):
+                self._finish(pull, now)
+        elif answer == COMING:
+            pass
+        elif answer == MOVED and len(rest) == 8 and rest != self._own and pull.hops < MAX_HOPS:
+            pull.hops += 1
+            pull.holder = rest
+            pull.parts.clear()
+            self._drop(pull)
+            pull.state = ASKING
+            self._ask(pull)
+        elif answer in (NOTHING, MOVED):
+            self._drop(pull)
+            self._finish(pull, now)
+
+    def _part(self, sender: bytes, body: bytes, now: float) -> None:
+        what, stamp, client_id, rest = heard(body)
+        pull = self._pulls.get(client_id)
+        if what == MERGE:
+            self.merging.part(sender, stamp, client_id, rest, now)
+            return
+        if pull is None or pull.holder != sender or pull.stamp != stamp or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state:
+            return
+        added = pull.parts.add(rest)
+        if added is Added.NOTHING:
+            return
+        pull.heard = now
+        if added is Added.WHOLE:
+            self._whole(pull, now)
+        elif added is Added.WINDOW_ENDS:
+            self._ask(pull)
+
+    def _whole(self, pull: Pull, now: float) -> None:
+        data = pull.parts.take()
+        if pull.state == ASKING:
+            pull.state, pull.since = READING, now
+            self._work(pull, self._read(pull, data))
+            return
+        try:
+            if self._take_rest(pull, data, now):
+                self._close(pull, now)
+            else:  # nobody else can be asked: its session is added to the new one when it is whole
+                self._begin_anew(pull, "the broker that has its session waits for some of it")
+        except WireError as error:
+            self._begin_anew(pull, f"its session cannot be read: {error.message}")
+
+    def _work(self, pull: Pull, work: Iterator[int]) -> None:
+        """Do something in steps, unless the move ends or begins again meanwhile."""
+        pull.work = work
+        self._node.turns.go(work, lambda: pull.work is not work)
+
+    def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
+        try:
+            taken = self._federation.positions.arrived((yield from decoding(data, self._node.now)), pull.holder)
+        except WireError as error:
+            self._begin_anew(pull, f"its session cannot be read: {error.message}")
+            return
+        if taken.owner != pull.handshake.owner:
+            self._refuse(pull)
+            return
+        pull.state, pull.since = COVERING, self._node.now
+        self._cover(pull, taken, self._node.now)
+
+    def _cover(self, pull: Pull, taken: SessionState, now: float) -> None:
+        """Go on once nothing can come any more that the session has been offered at its holder."""
+        if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
+            return
+        self._node.now = now
+        waits = not self._federation.interest.selective and now < pull.since + COVER_TIME
+        if waits and only(taken.seen, offered(self._node.relay.vector)):
+            self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
+            return
+        pull.state, pull.since = RESTORING, now
+        self._work(pull, self._restore(pull, taken))
+
+    def _restore(self, pull: Pull, state: SessionState) -> Iterator[int]:
+        """Make the session, and in the turn in which it is whole offer it what has been here and not at its holder."""
+        node, selective = self._node, self._federation.interest.selective
+        client_id, connect = pull.client_id, pull.handshake.connect
+        assert connect is not None
+        old = node.sessions.get(client_id)
+        left = None
+        if old is not None:
+            if old.stamp and old.expiry and old.stamp >= state.floor:  # an older one, which nobody has taken
+                if not (state.subscriptions or state.items or state.incoming):
+                    self._close(pull, node.now)  # there is nothing in the newer one: go on with this
+                    return
+                old.unpack()
+                left = old_state(node, old, node.now)
+                pull.left = (old.stamp, old.permissions, left)
+            self.discard(old)
+        if len(node.sessions) >= limits.MAX_SESSIONS:
+            self._close(pull, node.now)
+            return
+        session = pull.session = node.sessions[client_id] = Session(node, client_id)
+        session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
+        if selective:
+            self.spared.keep(pull, session)
+        stepped = False
+        absorbed = None if left is None else Absorbed(left.seen)
+        noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
+        for steps in chain(noting, restoring(state, session, node.fanout)):
+            yield steps
+            stepped = True
+        if stepped:
+            node.fanout.forget_routes()  # those that were made meanwhile are without it
+        now = node.now
+        self.spared.keep(pull, session)
+        pull.seen = state.seen
+        self.merging.inherit(session, state)
+        if left is not None and absorbed is not None:
+            self.merging.absorb(session, left, now, absorbed, state.seen)
+            pull.seen = seen_by_both(state, left)
+        pull.waiting = len(session.queue)
+        here = offered(node.relay.vector)
+        self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
+        self._federation.repeats.add(session, lacking(state.given, here))
+        ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
+        if selective and ordinary:
+            # Some of it goes to the holder alone until all know that its filters are wanted here.
+            pull.state, pull.since = SETTLING, now
+            if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
+                self._known(pull, now)
+            return
+        found = list(self.since(pull.seen, now - limits.LOG_AGE))
+        pull.dropped = unlogged(node.relay.vector, pull.seen, state.before, found)
+        if ordinary and pull.dropped:
+            pull.state, pull.since = RESTING, now
+            self._ask(pull)
+            return
+        for key, number, message in found:
+            self.offer(session, key, number, message)
+        self._close(pull, now)
+
+    def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
+        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
+        relay = self._node.relay
+        if lacks := only(relay.vector, seen, held=False):
+            for entry in relay.log.those(lacks, horizon):
+                for number, message in enumerate(entry.messages(), entry.sequence):
+                    yield entry.key, number, message
+
+    def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
+        """Deliver what comes from a log, if it is for a session that has not got it. What is not for it is not noted: an older
+        session may have it, and be added."""
+        topic = message.topic.decode()
+        permitted = session.permissions is None or session.permissions.may_receive(topic)
+        wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
+        if wanted and not older(session, key, number) and self.merging.lacks(session, key, number, message.topic):
+            delivery = Delivery(session, wanted)
+            retain = message.retain and delivery.retain_as_published
+            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
+
+    def _known(self, pull: Pull, now: float) -> None:
+        """All brokers know what the session wants here; what they sent to its holder before that is about to get there."""
+        pull.start = self._federation.positions.begin()
+        last_before = self._federation.propagation.last_before
+        pull.told = {key: last_before(key) or 0 for key in self._federation.relay.vector}
+        self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
+
+    def _settled(self, pull: Pull, now: float) -> None:
+        if self._pulls.get(pull.client_id) is pull and pull.state == SETTLING:
+            pull.state, pull.since = RESTING, now
+            self._ask(pull)
+
+    def _take_rest(self, pull: Pull, data: bytes, now: float) -> bool:
+        """Offer the session what came to its holder, and not to us, since it was encoded; False: some of `dropped` is missing."""
+        if (session := pull.session) is None:
+            return True
+        end = 4 + int.from_bytes(data[:4], "big")
+        seen = decode_vector(data[4:end], now)
+        if (left := uncovered(pull.need, pull.seen, seen)) and pull.dropped:
+            return False
+        all_up_to, holds = whole(pull.seen, seen), self._federation.streams.holds  # behind it, what is held here is on its way
+        rest = read_link_messages(data[end:], now)
+        found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
+        self._federation.repeats.add(session, lacking(numbered(found), offered(self._node.relay.vector)))
+        horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
+        found |= {(key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)}
+        # What has come here already is in the log, and has to be sorted with what is older.
+        late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
+        session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
+        for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
+            self.offer(session, key, number, message)
+        for outgoing in reversed(late):
+            if isinstance(outgoing, SharedOutgoing):
+                session.put_by(outgoing, tell=False)
+        given = self.merging.given(session)  # the holder's log may have some of what it holds, and has not been through
+        for key, ranges in left.items():
+            if lacks := subtract(ranges, given.get(key, [])):
+                self._federation.streams.fetch(session, key, lacks)
+        return True
+
+    # ---------------------------------------------------------------- taking: the end
+
+    def _close(self, pull: Pull, now: float) -> None:
+        if pull.handshake.conn.closed or pull.handshake.conn.closing:
+            self._give_up(pull, now)
+            return
+        pull.state, pull.since = CLOSING, now
+        if (session := pull.session) is not None:
+            session.stamp = pull.stamp
+            if session.expiry and self._node.durability is not None:
+                self._node.durability.keep(session)  # before the holder forgets it
+        self._ask(pull)
+
+    def _finish(self, pull: Pull, now: float) -> None:
+        """Let the client in, with its session or with a new one."""
+        node = self._node
+        self._remove(pull)
+        session, pull.session = pull.session, None
+        newer = [(broker_id, entry) for broker_id, entry in self._elsewhere(pull.client_id) if entry.stamp > pull.stamp]
+        if newer:  # it is connected elsewhere by now
+            if session is not None and session.conn is None:
+                self._post(session, True)
+                node.expire_later(session)
+                for broker_id, entry in newer:
+                    self._compare(broker_id, pull.client_id, entry, read=True)
+            self._hang_up(pull)
+            return
+        node.counters.sessions_moved += session is not None
+        pull.handshake.moved(pull.stamp, now)
+        if (found := node.sessions.get(pull.client_id)) is not None:
+            self.merging.look(found)
+        if session is None or node.sessions.get(pull.client_id) is not session:
+            return
+        if session.conn is None and session.expiry_timer is None:  # its client is gone, or was turned away at the last moment
+            self._post(session, True)
+            node.expire_later(session)
+
+    def _requested(self, sender: bytes, body: bytes, now: float) -> None:
+        """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""
+        _, stamp, client_id, rest = heard(body)
+        pull = self._pulls.get(client_id)
+        if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):
+            self._give_up(pull, now)
+        self._giving.requested(sender, body, now)

@@ -1,0 +1,1 @@
+"""Shared subscriptions over the whole federation."""

@@ -1,0 +1,181 @@
+"""What a broker gave to members of shared subscriptions elsewhere, until they have acknowledged it (docs/decisions/0015). Pure.
+
+An assignment is named by the origin of its message, the sequence number there and the mark of its group. At QoS 2 it is OPEN
+until the other broker claims it: before that no member has seen it, so it may be given to another. GRANTED, it stays there.
+RETURNED, it goes to another in a moment.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from broker.base import limits
+from broker.cluster.link.receiver_assignment import Tries
+from broker.core.message import Message, size_of
+from broker.wire.errors import MalformedPacket
+from routing.group_selection import MARK_SIZE
+
+OPEN, GRANTED, RETURNED = range(3)
+
+NOBODY = b""
+"""Stands for the broker of a message that waits for a member."""
+
+Ref = tuple[bytes, int, bytes]
+"""Origin of a message (16 characters), its sequence number, mark of the group."""
+
+KEY = 12
+_HEAD = 1 + KEY + MARK_SIZE + 2
+MOST = 8000
+"""sequence numbers of one block, some 48 kB."""
+
+
+class Assignment:
+    """One message that is for a member of a group at another broker."""
+
+    __slots__ = ("again_at", "asked", "at", "message", "ref", "retain", "size", "state", "tries", "visited", "who")
+
+    def __init__(self, ref: Ref, who: bytes, message: Message, at: float, visited: tuple[bytes, ...], retain: bool) -> None:
+        """`who`: id and boot of the broker; `at`: s; `visited`: brokers that had it before and no member for it."""
+        self.ref = ref
+        self.who = who
+        self.message = message
+        self.at = at
+        self.visited = visited
+        self.retain = retain
+        self.state = OPEN
+        self.asked = at  # s; when the broker was last asked for it
+        self.tries: Tries | None = None  # brokers that gave it back
+        self.again_at = 0.0  # s; before, it is not given to a broker that gave it back, unless members come
+        self.size = size_of(message)
+
+
+class Ledger:
+    """All assignments of a broker that are not acknowledged."""
+
+    __slots__ = ("_moved", "by_who", "refs", "size")
+
+    def __init__(self) -> None:
+        self.refs: dict[Ref, Assignment] = {}
+        self.by_who: dict[bytes, dict[Ref, Assignment]] = {}
+        self.size = 0  # bytes
+        self._moved: OrderedDict[Ref, float] = OrderedDict()  # given to somebody else -> when (s)
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+    def add(self, assignment: Assignment) -> None:
+        """Keep an assignment."""
+        self.refs[assignment.ref] = assignment
+        self.by_who.setdefault(assignment.who, {})[assignment.ref] = assignment
+        self.size += assignment.size
+
+    def close(self, ref: Ref) -> Assignment | None:
+        """Take an assignment out, and return it."""
+        assignment = self.refs.pop(ref, None)
+        if assignment is not None:
+            self.size -= assignment.size
+            same = self.by_who[assignment.who]
+            del same[ref]
+            if not same:
+                del self.by_who[assignment.who]
+        return assignment
+
+    def move(self, ref: Ref, now: float) -> Assignment | None:
+        """Take an assignment out that goes to somebody else: its broker must not have it any more."""
+        assignment = self.close(ref)
+        if assignment is not None:
+            self._moved[ref] = now
+            if len(self._moved) > limits.MAX_ASSIGNED_MOVED:
+                self._moved.popitem(last=False)
+        return assignment
+
+    def moved(self, ref: Ref) -> bool:
+        """Whether an assignment was given to somebody else."""
+        return ref in self._moved
+
+    def forget_old(self, now: float) -> None:
+        """Forget what was given to somebody else so long ago that the first broker cannot come to it any more."""
+        horizon = now - 2 * limits.LOG_AGE
+        while self._moved and next(iter(self._moved.values())) < horizon:
+            self._moved.popitem(last=False)
+
+
+class SequenceSet:
+    """Which messages were taken: bits, 256 to an entry, forgotten when they are old."""
+
+    __slots__ = ("_at", "_bits")
+
+    def __init__(self) -> None:
+        self._bits: dict[tuple[bytes, bytes, int], int] = {}
+        self._at: OrderedDict[tuple[bytes, bytes, int], float] = OrderedDict()
+
+    def add(self, ref: Ref, now: float) -> None:
+        """Put one in."""
+        key, sequence, mark = ref
+        place = (key, mark, sequence >> 8)
+        self._bits[place] = self._bits.get(place, 0) | 1 << (sequence & 255)
+        self._at[place] = now
+        self._at.move_to_end(place)
+
+    def __contains__(self, ref: Ref) -> bool:
+        key, sequence, mark = ref
+        return self._bits.get((key, mark, sequence >> 8), 0) >> (sequence & 255) & 1 != 0
+
+    def forget_old(self, horizon: float) -> None:
+        """Forget what was put in before (s), 256 together."""
+        while self._at:
+            place, at = next(iter(self._at.items()))
+            if at >= horizon and len(self._at) <= limits.MAX_ASSIGNED_TAKEN:
+                break
+            del self._at[place], self._bits[place]
+
+    def refs(self) -> Iterator[Ref]:
+        """All of them; some may come and go meanwhile."""
+        for (key, mark, block), bits in list(self._bits.items()):
+            for bit in range(256):
+                if bits >> bit & 1:
+                    yield key, block << 8 | bit, mark
+
+
+def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
+    """Return what is said of assignments as messages: u8 operation, id and boot of the origin, mark, u16 count, so many u48."""
+    blocks: dict[tuple[int, bytes, bytes], list[int]] = {}
+    for operation, (key, sequence, mark) in operations:
+        blocks.setdefault((operation, key, mark), []).append(sequence)
+    bodies: list[bytes] = []
+    body = b""
+    for (operation, key, mark), sequences in blocks.items():
+        head = bytes((operation,)) + a2b_base64(key) + mark
+        for at in range(0, len(sequences), MOST):
+            some = sequences[at : at + MOST]
+            body += head + len(some).to_bytes(2, "big") + b"".join([n.to_bytes(6, "big") for n in some])
+            if len(body) > 6 * MOST:
+                bodies.append(body)
+                body = b""
+    return [*bodies, body] if body else bodies
+
+
+def decode_refs(body: bytes) -> Iterator[tuple[int, Ref]]:
+    """Read what is said of assignments.
+
+    Raises:
+        MalformedPacket: truncated.
+    """
+    at = 0
+    while at < len(body):
+        count = int.from_bytes(body[at + _HEAD - 2 : at + _HEAD], "big")
+        end = at + _HEAD + 6 * count
+        if at + _HEAD > len(body) or not count or end > len(body):
+            raise MalformedPacket("what is said of shared subscriptions is truncated")
+        operation = body[at]
+        try:
+            key = b2a_base64(body[at + 1 : at + 1 + KEY], newline=False)
+        except Base64Error:  # cannot be: any bytes can be encoded
+            raise MalformedPacket("what is said of shared subscriptions has no origin") from None
+        mark = body[at + 1 + KEY : at + _HEAD - 2]
+        for place in range(at + _HEAD, end, 6):
+            yield operation, (key, int.from_bytes(body[place : place + 6], "big"), mark)
+        at = end

@@ -1,0 +1,380 @@
+"""The giver's side of shared subscriptions: a message stays here until the member's client has acknowledged it (decision 15).
+
+    QoS 1   given -> DONE: closed                              the broker is gone: given to another member; it may come twice
+    QoS 2   given -> CLAIM: granted -> DONE: closed            gone before it claimed: given to another; claimed later: refused
+                                                               gone afterwards: stays with its client; asked when it is back
+
+A claim says that a member has room for the message now. Before it, nobody can have seen the message, so that giving it to another
+member is safe, whether the first broker is dead or cut off; after it, only that broker knows (MQTT-4.8.2-5). One that comes back
+with another boot number is asked what its journal says: what it never took is given to another member.
+
+    to one broker   RULING (giver -> taker): GRANT, REFUSE         QUERY (giver -> taker): u32 boot that they were given to, refs
+                    REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
+
+What is given back goes to other brokers at once, STEP in a turn, to each of them once. If none is left it waits, and is tried
+again when members come, or after a pause that grows with the time that it has waited; SHARE_WAITS in all. What no member may
+have does not wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import read_link_packets
+from broker.cluster.link.receiver_assignment import Choice, Tries
+from broker.cluster.sharing.assignment_ledger import (
+    GRANTED,
+    NOBODY,
+    OPEN,
+    RETURNED,
+    Assignment,
+    Ledger,
+    Ref,
+    decode_refs,
+    encode_refs,
+)
+from broker.core.message import Message
+from broker.wire.errors import MalformedPacket
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.node import Node, Timer
+
+REPORT, RULING, QUERY = 10, 11, 12
+"""Kinds of messages to one broker."""
+
+CLAIM, DONE, DECLINE, UNKNOWN, GRANT, REFUSE, ASKED, DENY = range(1, 9)
+"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it, or no room; DENY: none of its members
+may have it; UNKNOWN: it never had it."""
+
+REPORTS = frozenset((CLAIM, DONE, DECLINE, UNKNOWN, DENY))
+"""Operations of takers."""
+
+SWEEP = 0.25
+"""s between two looks at who is gone, while anything is assigned."""
+PAUSE = 0.001
+"""s between two turns in which much is given to others."""
+GONE = 2.0
+"""s without a way to a broker after which what it was given goes to others: a repair of the tree takes much less."""
+ASK = 10.0
+"""s after which a broker is asked for an assignment of which nothing was heard,"""
+ASK_AGAIN = 5.0
+"""and asked once more."""
+LATE = 30.0
+"""s after which a broker that says that it never had an assignment is believed: it is not behind other messages any more."""
+RETRY_MOST = 16.0
+"""s; longest pause until a broker that gave a message back is tried again with it."""
+STEP = 500
+"""assignments that are given to others in one turn, about 10 ms of work."""
+
+
+class Assignments:
+    """What members at other brokers were given and have not acknowledged."""
+
+    __slots__ = (
+        "_came", "_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_returned", "_timer", "ledger",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self.ledger = Ledger()
+        self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
+        self._came: set[bytes] = set()  # marks of groups that have members again
+        self._heard: set[bytes] = set()  # brokers that are back and have not been asked
+        self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
+        self._timer: Timer | None = None
+        self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()  # what who said of each, and its state before
+        self._full = False  # publishers are held
+        self._progress = 0.0  # s; when something was closed, or publishers were held
+        federation.listings.receive(REPORT, self._report)
+        federation.listings.on_way.append(self._way_changed)
+
+    # ---------------------------------------------------------------- given
+
+    def given(self, key: bytes, sequence: int, choice: Choice, message: Message) -> None:
+        """Keep a message until those that it names have acknowledged it; hold its publisher while they have much."""
+        hold = False
+        for who, mark in choice.entries:
+            assignment = Assignment((key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain)
+            assignment.tries = choice.tries
+            hold |= self._add(assignment)
+        node = self._node
+        if hold and node.current is not None and node.current not in node.links_by_connection:
+            if not self._full:
+                self._full, self._progress = True, node.now
+            node.hold_publisher(self)
+
+    def waiting(self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool) -> None:
+        """Keep a message of ours for a group that has no member now that can be reached."""
+        assignment = Assignment(ref, NOBODY, message, self._node.now, visited, retain)
+        if not self._keep(assignment):
+            self._give_up(assignment)
+
+    def busy(self, broker_id: bytes) -> bool:
+        """Whether a broker has so much that others come first."""
+        return len(self.ledger.by_who.get(self._life(broker_id), ())) >= limits.SHARE_QUEUED
+
+    def _add(self, assignment: Assignment) -> bool:
+        """Keep it, unless there are too many; whether there are many."""
+        ledger = self.ledger
+        same = len(ledger.by_who.get(assignment.who, ()))
+        if not self._keep(assignment):
+            self._node.counters.shared_unguarded += 1
+        return same >= limits.HOLD_QUEUED or 2 * ledger.size >= limits.MAX_ASSIGNED_BYTES
+
+    def _keep(self, assignment: Assignment) -> bool:
+        """Keep it; False: there are too many."""
+        ledger = self.ledger
+        if len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED or ledger.size >= limits.MAX_ASSIGNED_BYTES:
+            return False
+        ledger.add(assignment)
+        if self._timer is None:
+            self._timer = self._node.schedule(self._node.now + SWEEP, self._sweep)
+        return True
+
+    def _release(self, *, stalled: bool = False) -> None:
+        ledger = self.ledger
+        most = max((len(same) for same in ledger.by_who.values()), default=0)
+        if self._full and (stalled or (most < limits.HOLD_QUEUED // 2 and 4 * ledger.size < limits.MAX_ASSIGNED_BYTES)):
+            self._full = False
+            self._node.release_publishers(self)
+
+    # ---------------------------------------------------------------- what takers say
+
+    def _report(self, sender: bytes, body: bytes, now: float) -> None:
+        ledger = self.ledger
+        said = list(decode_refs(body))
+        if any(operation not in REPORTS for operation, _ in said):
+            raise MalformedPacket("report on shared subscriptions of an unknown kind")
+        rulings = self._out.setdefault(sender, [])
+        closed: list[Ref] = []
+        for operation, ref in said:
+            found = ledger.refs.get(ref)
+            mine = found is not None and found.who[:8] == sender and found.state != RETURNED
+            if operation == CLAIM:
+                if found is not None and mine:
+                    found.state = GRANTED
+                known = ref[0] == self._federation.relay.key and not ledger.moved(ref)
+                rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
+            elif found is None or not mine:
+                ours = ref[0] == self._federation.relay.key and not ledger.moved(ref)
+                if found is None and ours and operation in (DECLINE, DENY):  # there was no room to keep it
+                    self._node.counters.shared_undelivered += 1
+            elif operation == DONE:
+                ledger.close(ref)
+                closed.append(ref)
+            elif operation != UNKNOWN or found.who != self._life(sender) or found.at + LATE < now:
+                self._take_back(found, operation, sender)
+        if closed:
+            self._progress = now
+            if self._node.durability is not None:
+                self._node.durability.shared_closed(closed)
+            self._release()
+        if rulings:
+            self._federation.hurry(now)
+        else:
+            del self._out[sender]
+        self.tell()
+
+    def tell(self) -> None:
+        """Send what is to be sent."""
+        out, self._out = self._out, {}
+        for broker_id, rulings in out.items():
+            for body in encode_refs(rulings):
+                self._federation.listings.send(broker_id, RULING, body)
+
+    def _life(self, broker_id: bytes) -> bytes:
+        listing = self._federation.listings.directory.listings.get(broker_id)
+        return b"" if listing is None or listing.via is None else broker_id + listing.boot.to_bytes(4, "big")
+
+    # ---------------------------------------------------------------- who is gone
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is not None:
+            self._gone.pop(broker_id, None)
+            if self.ledger.refs:
+                self._heard.add(broker_id)
+        elif self.ledger.refs:
+            self._gone.setdefault(broker_id, self._node.now)
+
+    def member_came(self, mark: bytes) -> None:
+        """A group has other members than before: perhaps something waits for them."""
+        if NOBODY in self.ledger.by_who:
+            self._came.add(mark)
+            self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        if self._timer is not None:
+            self._node.cancel(self._timer)
+        self._timer = self._node.schedule(self._node.now, self._sweep)
+
+    def _sweep(self, now: float) -> None:
+        """Look at all brokers that have something."""
+        ledger = self.ledger
+        ledger.forget_old(now)
+        room = STEP
+        for who in list(ledger.by_who):
+            life = self._life(who[:8])
+            if life == who != NOBODY:
+                self._ask(who, now)
+            elif who == NOBODY or life or self._gone.setdefault(who[:8], now) + GONE <= now:
+                room = self._give_those_of(who, life, room, now)
+        self._heard.clear()
+        if room > 0:
+            self._came.clear()
+        self._release(stalled=self._progress + limits.HOLD_TIME <= now)
+        self._gone = {broker: since for broker, since in self._gone.items() if any(who[:8] == broker for who in ledger.by_who)}
+        self._timer = None
+        if ledger.refs or self._full:
+            self._timer = self._node.schedule(now + (PAUSE if room <= 0 else SWEEP), self._sweep)
+        self.tell()
+
+    def _give_those_of(self, who: bytes, life: bytes, room: int, now: float) -> int:
+        """Give to others what a broker had that is gone, or back with another boot number (`life`). Returns the room left."""
+        stuck: set[bytes] = set()  # marks of groups without any other member
+        asked: list[Ref] = []
+        for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
+            if room <= 0:
+                break
+            if assignment.message.expired(now):
+                self.ledger.close(ref)
+                self._closed(ref)
+                self._node.counters.expired += 1
+            elif who == NOBODY and assignment.at + limits.SHARE_WAITS <= now:
+                self._give_up(assignment)
+            elif who == NOBODY and assignment.again_at > now and ref[2] not in self._came:
+                continue
+            elif assignment.state == GRANTED and assignment.message.qos == 2:
+                if life and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
+                    assignment.asked = now
+                    asked.append(ref)
+                elif not life and self._gone.get(who[:8], now) + limits.SHARE_WAITS <= now:
+                    self.ledger.close(ref)  # it may have come to a client, so that nobody else may have it
+                    self._node.counters.shared_uncertain += 1
+            elif ref[2] not in stuck:
+                if self._give_to_another(assignment):
+                    room -= 1
+                elif assignment.tries is None or not assignment.tries.denied:  # else others of its group may go
+                    stuck.add(ref[2])
+        self._query(who, asked)
+        return room
+
+    def _ask(self, who: bytes, now: float) -> None:
+        """Ask a broker for what nothing has been heard of."""
+        asked: list[Ref] = []
+        again = who[:8] in self._heard
+        for ref, assignment in self.ledger.by_who[who].items():
+            if assignment.at + ASK > now and not again:
+                break
+            if again or assignment.asked + ASK_AGAIN <= now:
+                assignment.asked = now
+                asked.append(ref)
+        self._query(who, asked)
+
+    def _query(self, who: bytes, refs: list[Ref]) -> None:
+        for body in encode_refs([(ASKED, ref) for ref in refs]):
+            self._federation.listings.send(who[:8], QUERY, who[8:] + body)
+
+    def _give_to_another(self, old: Assignment) -> bool:
+        """Give a message to another member, here or elsewhere; False: there is none that can be reached."""
+        sharing, tries = self._federation.sharing, old.tries
+        gave_back = () if tries is None else (*tries.refused, *tries.denied)
+        target = sharing.target(old.ref[2], old.message, (*old.visited, *gave_back))
+        if target is None:
+            return False
+        self.ledger.move(old.ref, self._node.now)
+        self._node.counters.shared_given_again += 1
+        sharing.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
+        self._closed(old.ref)
+        return True
+
+    def _take_back(self, old: Assignment, said: int, sender: bytes) -> None:
+        """Take a message back that a broker has no member for, or none that may have it, or never had; plan to give it to others.
+
+        Until that turn it stays in the ledger, where its broker cannot claim it any more. They go in the order in which they came
+        back, so that none overtakes another; what is published meanwhile goes ahead of them, as of all that is given again.
+        """
+        if not self._returned:
+            self._node.turns.later(self._give_returned)
+        self._returned.append((old, said, sender, old.state))
+        old.state = RETURNED
+
+    def _give_returned(self, now: float) -> None:
+        """Give STEP of what came back to others, the rest in later turns."""
+        for _ in range(min(STEP, len(self._returned))):
+            self._give_again(now)
+        if self._returned:
+            self._node.turns.work += limits.TURN_WORK
+            self._node.turns.later(self._give_returned)
+
+    def _give_again(self, now: float) -> None:
+        """Give the message that came back first to others; while there are none it waits for them."""
+        old, said, sender, state = self._returned.popleft()
+        if self.ledger.refs.get(old.ref) is not old:
+            return  # its broker went meanwhile, and it was given to another one for that, or it has expired
+        if said == UNKNOWN:
+            if not self._give_to_another(old):
+                old.state = state
+            return
+        denied = said == DENY
+        tries = old.tries = old.tries or Tries(now)
+        if denied:
+            tries.denied |= {sender}
+        else:
+            tries.refused |= {sender}
+        if self._give_to_another(old):
+            return
+        if denied and not self._federation.sharing.others(old.ref[2], (*old.visited, *tries.denied)):
+            self._give_up(old)
+            return
+        self.ledger.close(old.ref)  # it waits for a member that is to come
+        tries.refused = frozenset()
+        old.who, old.state, old.at, old.visited = NOBODY, OPEN, tries.since, ()
+        old.again_at = now + min(RETRY_MOST, max(SWEEP, (now - tries.since) / 2))
+        if not self._keep(old):
+            self._give_up(old)
+
+    def _give_up(self, old: Assignment) -> None:
+        """No member gets a message."""
+        self.ledger.close(old.ref)
+        self._closed(old.ref)
+        self._node.counters.shared_undelivered += 1
+
+    def _closed(self, ref: Ref) -> None:
+        if self._node.durability is not None:
+            self._node.durability.shared_closed([ref])
+
+    # ---------------------------------------------------------------- the end, and the beginning
+
+    def leave(self) -> None:
+        """This broker goes for good: who has something of it need not ask for it any more."""
+        while self._returned:
+            self._give_again(self._node.now)
+        for who, those in self.ledger.by_who.items():
+            if who != NOBODY and self._life(who[:8]) == who:
+                rulings = self._out.setdefault(who[:8], [])
+                for assignment in those.values():
+                    if assignment.state == OPEN:
+                        assignment.state = GRANTED
+                        rulings.append((GRANT, assignment.ref))
+        self.tell()
+
+    def restore(self, closed: set[Ref]) -> None:
+        """Go on with what earlier lives of this broker gave, as far as the log has it and it was not acknowledged."""
+        relay = self._federation.relay
+        for entry in chain.from_iterable(relay.log.pieces()):
+            if entry.key not in relay.ours or entry.step or not entry.qos or entry.choice is None:
+                continue
+            for key, sequence, message, choice, _ in read_link_packets(entry.data(self._node.now), entry.at):
+                for who, mark in () if choice is None else choice.entries:
+                    ref = (key, sequence, mark)
+                    if ref in closed or choice is None:
+                        continue
+                    assignment = Assignment(ref, who, message, entry.at, choice.visited, choice.retain)
+                    assignment.state = GRANTED if message.qos == 2 else OPEN  # for all that we know
+                    assignment.asked = self._node.now
+                    self._add(assignment)

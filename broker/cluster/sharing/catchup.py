@@ -1,0 +1,432 @@
+"""Shared subscriptions of other brokers that become known late: what was published here meanwhile is given to them (decision 15).
+
+A broker that has just started, or was cut off, serves clients before it knows anybody's groups. What it publishes is in its log.
+For each group it keeps in mind for which of its own messages the group was known (covered). When a broker tells of a group, and
+not all messages in the log are covered, it is asked how old the group is; then what was published since and is not covered is
+given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake; and what is for
+them stays here, though it leaves the log: large messages empty that before an answer has come behind them over a slow link.
+
+    to one broker   ASK: u48 time, marks          TOLD: the same time, mark, u32 age (ms) for each
+
+The time (ms) is that of the question, by the clock of who asks: an answer counts from the question that it answers, though
+another one was asked since, as the group's members came and went.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, takewhile
+from math import ceil
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.link.codec import LAST, Ranges, intersect, merge, subtract
+from broker.cluster.sharing.assignment_ledger import Ref
+from broker.wire.errors import MalformedPacket
+from routing.group_selection import MARK_SIZE
+from routing.subscription_trie import SubscriptionTrie
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.node import Node, Timer
+
+ASK, TOLD = 13, 14
+"""Kinds of messages to one broker."""
+
+STEP = 500
+"""messages that are given to groups in one turn, about 10 ms of work,"""
+LOOKS = 2_000
+"""and entries of the log that are looked at."""
+PAUSE = 0.001
+"""s between two turns."""
+ASKED = 500
+"""groups that a broker is asked for in one message, and that are caught up together."""
+FORGOTTEN = 5_000
+"""groups that nobody has any more that are looked at in one turn."""
+RETRY = 1.0
+"""s after which a broker is asked again,"""
+PATIENCE = 5.0
+"""and after which a group counts as new."""
+OLDEST = 0xFFFFFFFF
+TIME_SIZE = 6
+"""bytes of the time of a question."""
+_ITEM = MARK_SIZE + 4
+
+
+class Job:
+    """Groups of one broker that are being caught up."""
+
+    __slots__ = ("broker", "entries", "first", "last", "looked", "marks", "missed", "trie")
+
+    def __init__(self, broker: bytes, marks: dict[bytes, float]) -> None:
+        """`marks`: with when (s) each group began."""
+        self.broker = broker
+        self.marks = marks
+        self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
+        self.entries: Iterator[Entry] = iter(())  # to look at
+        self.last: Entry | None = None  # of these
+        self.missed: deque[Entry] = deque()  # and what has left the log and comes before these
+        self.looked: dict[bytes, int] = {}  # origin -> the number up to which all has been looked at
+        self.first: dict[tuple[bytes, bytes], int] = {}  # mark, origin -> the lowest number that the group is owed
+
+    def next(self) -> Entry | None:
+        """Return what is to be looked at next, None when there is no more for now. Those of an origin come in their order."""
+        while entry := self.missed.popleft() if self.missed else next(self.entries, None):
+            if entry.sequence > self.looked.get(entry.key, 0):
+                self.looked[entry.key] = entry.sequence
+                return entry
+        return None
+
+    def drops(self, entry: Entry) -> None:
+        """Note that an entry leaves the log."""
+        if self.trie is not None and entry.sequence > self.looked.get(entry.key, 0):
+            self.missed.append(entry)
+
+
+class Asking:
+    """Groups of which a broker has been asked how old they are, or is going to be."""
+
+    __slots__ = ("again", "marks", "new", "since")
+
+    def __init__(self) -> None:
+        self.since = float("-inf")  # s; when the broker could be reached again: no question before that counts
+        self.marks: dict[bytes, tuple[float, float]] = {}  # with when (s) the question was first, and when it is next
+        self.new: deque[bytes] = deque()  # to be asked for the first time
+        self.again: deque[tuple[float, bytes]] = deque()  # when (s) which is asked once more, in order
+
+    def ask(self, mark: bytes, now: float) -> None:
+        """Ask for a group, from now on, if it is not asked for already."""
+        first, _ = self.marks.get(mark, (None, None))
+        if first is None or first < self.since:
+            self.marks[mark] = (now, now)
+            self.new.append(mark)
+
+    def due(self, now: float) -> bool:
+        """Whether any is to be asked for now."""
+        return bool(self.new) or (bool(self.again) and self.again[0][0] <= now)
+
+    def take(self, now: float, most: int) -> tuple[list[bytes], dict[bytes, float]]:
+        """Return some that are to be asked for now, and some that have not been answered for too long, with when they were
+        first asked for. All that waits before an answer is in order, so that no call looks at more than `most`."""
+        asked: list[bytes] = []
+        late: dict[bytes, float] = {}
+        for _ in range(most):
+            if not self.due(now):
+                break
+            when, mark = (now, self.new.popleft()) if self.new else self.again.popleft()
+            first, following = self.marks.get(mark, (now, float("inf")))
+            first = max(first, self.since)
+            if following > when:
+                continue  # it was answered, or asked for again
+            if first + PATIENCE <= now:
+                late[mark] = first
+                del self.marks[mark]
+            else:
+                asked.append(mark)
+                self.marks[mark] = (first, now + RETRY)
+                self.again.append((now + RETRY, mark))
+        return asked, late
+
+
+class Catchup:
+    """For which messages of ours each group was known, and what is given to groups late."""
+
+    __slots__ = ("_asked", "_at", "_covered", "_federation", "_jobs", "_kept", "_node", "_since", "_size", "_timer", "_watches")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._covered: dict[bytes, dict[bytes, Ranges]] = {}  # mark -> origin (a life of ours) -> numbers
+        self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
+        self._asked: dict[bytes, Asking] = {}  # by broker
+        self._jobs: deque[Job] = deque()
+        self._kept: deque[Entry] = deque()  # of what has left the log: what is for groups that wait for what is old
+        self._size = 0  # bytes
+        self._watches = False  # what leaves the log
+        self._timer: Timer | None = None
+        self._at = 0.0  # s; when that is due
+        federation.listings.receive(ASK, self._ask_received)
+        federation.listings.receive(TOLD, self._told_received)
+
+    # ---------------------------------------------------------------- what is known
+
+    def known(self, mark: bytes) -> None:
+        """A group is known from now on: it gets what is published here."""
+        if mark not in self._since:
+            self._since[mark] = self._node.now
+            relay = self._federation.relay
+            self._cover(mark, relay.key, relay.own.top + 1)
+
+    def unknown(self, mark: bytes) -> None:
+        """A group has no member anywhere any more."""
+        if self._since.pop(mark, None) is None:
+            return
+        relay = self._federation.relay
+        for key, ranges in self._covered[mark].items():
+            if ranges and ranges[-1][1] == LAST:
+                top = relay.vector[key].top if key in relay.vector else 0
+                low = ranges.pop()[0]
+                if low <= top:
+                    ranges.append((low, top))
+                self._record(mark, key)
+
+    def _cover(self, mark: bytes, key: bytes, first: int) -> None:
+        """A group gets everything of an origin from this number on."""
+        covered = self._covered.setdefault(mark, {})
+        covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-limits.MAX_GAPS :]
+        self._record(mark, key)
+
+    def _record(self, mark: bytes, key: bytes) -> None:
+        if self._node.durability is not None:
+            self._node.durability.shared_covered(mark, key, self._covered[mark][key], self._since.get(mark))
+
+    def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
+        """Return mark, origin, numbers and since when (s) the group is known, of all groups."""
+        for mark, origins in self._covered.items():
+            for key, ranges in origins.items():
+                yield mark, key, ranges, self._since.get(mark)
+
+    def restore(self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]) -> None:
+        """Go on with what earlier lives knew, and gave by itself. Of groups that have members here again, also since when."""
+        relay = self._federation.relay
+        for mark, key, ranges, since in found:
+            if key == relay.key:
+                continue
+            top = relay.vector[key].top if key in relay.ours and key in relay.vector else 0
+            if ranges := intersect(ranges, [(1, top)] if top else []):
+                self._covered.setdefault(mark, {})[key] = ranges
+            if since is not None and mark in self._since:
+                self._since[mark] = min(self._since[mark], since)
+        given: dict[tuple[bytes, bytes], Ranges] = {}
+        for key, sequence, mark in closed:
+            given.setdefault((mark, key), []).append((sequence, sequence))
+        for (mark, key), ranges in given.items():
+            covered = self._covered.setdefault(mark, {})
+            covered[key] = merge([*covered.get(key, ()), *ranges])
+
+    def forget_old(self) -> None:
+        """Forget what groups got that nobody has any more, of what is in no log any more."""
+        oldest: dict[bytes, int] = {}
+        if all(mark in self._since for mark in self._covered):
+            return
+        relay = self._federation.relay
+        for entry in chain.from_iterable(relay.log.pieces()):
+            if entry.key in relay.ours and oldest.setdefault(entry.key, entry.sequence) and len(oldest) == len(relay.ours):
+                break
+        self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
+
+    def _forget_some(self, marks: list[bytes], oldest: dict[bytes, int]) -> None:
+        self._node.turns.work += FORGOTTEN
+        for mark in marks[:FORGOTTEN]:
+            origins = self._covered.get(mark)
+            if origins is None or mark in self._since:
+                continue
+            for key in [k for k, ranges in origins.items() if not ranges or ranges[-1][1] < oldest.get(k, LAST)]:
+                del origins[key]
+            if not origins:
+                del self._covered[mark]
+        if rest := marks[FORGOTTEN:]:
+            self._node.turns.later(lambda now: self._forget_some(rest, oldest))
+
+    # ---------------------------------------------------------------- what another broker tells
+
+    def wanted(self, mark: bytes) -> bool:
+        """Whether something in the log may be for a group of which another broker tells only now."""
+        relay = self._federation.relay
+        covered = self._covered.get(mark, {})
+        for key in relay.ours:
+            top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+            if top and subtract([(1, top)], covered.get(key, [])):
+                return len(relay.log) > 0
+        return False
+
+    def ask(self, broker_id: bytes, mark: bytes) -> None:
+        """Ask a broker how old its group is; its members get nothing new before it has said so and they have the old."""
+        now = self._node.now
+        self._asked.setdefault(broker_id, Asking()).ask(mark, now)
+        self.expect()
+        self._soon(now)
+
+    def expect(self) -> None:
+        """Keep what leaves the log and may be for groups that wait for what is old, or are still to be looked at."""
+        if not self._watches:
+            self._watches = True
+            self._federation.relay.log.dropped.append(self._dropped)
+
+    def _dropped(self, entry: Entry, position: int) -> None:
+        """Keep an entry that leaves the log while groups wait for what is old, if it is for one; the oldest make room."""
+        federation = self._federation
+        if entry.key not in federation.relay.ours or not entry.qos or not federation.sharing.waits(entry.topic.decode()):
+            return
+        self._kept.append(entry)
+        self._size += entry.size
+        if self._jobs:
+            self._jobs[0].drops(entry)
+        while self._size > limits.SPARED_BYTES and len(self._kept) > 1:
+            oldest = self._kept.popleft()
+            self._size -= oldest.size
+            self._node.counters.log_unspared += oldest.count
+
+    @property
+    def keeps(self) -> int:
+        """Bytes that have left the log and are for groups that wait for what is old."""
+        return self._size
+
+    def rest(self) -> None:
+        """Keep nothing more if no group waits for what is old any more."""
+        if self._watches and not (self._jobs or self._asked or self._federation.sharing.looks):
+            self._watches = False
+            self._federation.relay.log.dropped.remove(self._dropped)
+            self._kept.clear()
+            self._size = 0
+
+    def back(self, broker_id: bytes) -> None:
+        """A broker can be reached again: what it did not answer is asked for as if it had not been asked for before."""
+        if (asking := self._asked.get(broker_id)) is not None:
+            asking.since = self._node.now
+
+    def forget(self, broker_id: bytes, mark: bytes) -> None:
+        """A broker has no member of a group any more, or cannot be reached."""
+        if (asking := self._asked.get(broker_id)) is not None:
+            asking.marks.pop(mark, None)
+        for job in self._jobs:
+            if job.broker == broker_id:
+                job.marks.pop(mark, None)
+
+    def _soon(self, when: float) -> None:
+        if self._timer is not None:
+            if self._at <= when:
+                return
+            self._node.cancel(self._timer)
+        self._at = when
+        self._timer = self._node.schedule(when, self._step)
+
+    def _step(self, now: float) -> None:
+        self._timer = None
+        more = False
+        for broker_id, asking in list(self._asked.items()):
+            if not asking.marks:
+                del self._asked[broker_id]
+            elif self._federation.listings.directory.via(broker_id) is not None:
+                asked, late = asking.take(now, ASKED)
+                if late:
+                    self._jobs.append(Job(broker_id, late))
+                if asked:
+                    self._federation.listings.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._federation.hurry(now)
+                more = more or asking.due(now)
+            # else: cut off before it could answer: it is asked once more when it is back, and owed the same
+        if self._jobs and self._go_on(self._jobs[0]):
+            self._jobs.popleft()
+        if self._jobs or more:
+            self._soon(now + PAUSE)
+        elif self._asked:
+            self._soon(now + RETRY)
+        else:
+            self.rest()
+
+    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
+        size = len(body) - TIME_SIZE
+        if size < 0 or size % MARK_SIZE or size > limits.MAX_CHOICES * MARK_SIZE:
+            raise MalformedPacket("question for the age of groups that is truncated")
+        found = [body[:TIME_SIZE]]
+        for at in range(TIME_SIZE, len(body), MARK_SIZE):
+            mark = body[at : at + MARK_SIZE]
+            age = 0.0 if mark not in self._since else now - self._since[mark]
+            found.append(mark + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
+        self._federation.listings.send(sender, TOLD, b"".join(found))
+
+    def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
+        if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
+            raise MalformedPacket("answer with the age of groups that is truncated")
+        asking = self._asked.get(sender, Asking())
+        asked = min(now, int.from_bytes(body[:TIME_SIZE], "big") / 1000)
+        marks: dict[bytes, float] = {}
+        for at in range(TIME_SIZE, len(body), _ITEM):
+            mark = body[at : at + MARK_SIZE]
+            if mark in asking.marks and len(marks) < ASKED:  # no more are asked for at a time
+                del asking.marks[mark]
+                marks[mark] = asked - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+        if marks:
+            self._jobs.append(Job(sender, marks))
+            self._soon(now)
+
+    # ---------------------------------------------------------------- what they get
+
+    def _go_on(self, job: Job) -> bool:
+        """Give a little more; whether that was all."""
+        sharing = self._federation.sharing
+        if job.trie is None:
+            job.trie = SubscriptionTrie()
+            for mark in job.marks:
+                if (pool := sharing.pool(mark)) is not None:
+                    job.trie.insert(pool.filter, pool.group, mark)
+            self._gather(job, min(job.marks.values(), default=self._node.now))
+        given, looks = 0, LOOKS
+        while given < STEP and looks > 0:
+            looks -= 1
+            entry = job.next()
+            if entry is None and self._gather(job, float("-inf")):
+                entry = job.next()
+            if entry is None:
+                self._end(job)
+                return True
+            if entry.key in self._federation.relay.ours:
+                given += self._give(job, entry)
+        return False
+
+    def _gather(self, job: Job, since: float) -> bool:
+        """Find what came into the log since (s), and was not found before; whether there is any."""
+        log, last = self._federation.relay.log, job.last
+        if last is None:
+            job.entries = chain.from_iterable(log.pieces(since))
+            job.missed.extend(entry for entry in self._kept if entry.at >= since)
+        else:
+            job.entries = iter(list(takewhile(lambda entry: entry is not last and entry.at >= last.at, log.latest()))[::-1])
+        job.last = next(log.latest(), None)
+        return job.last is not last
+
+    def _give(self, job: Job, entry: Entry) -> int:
+        """Give a message, or a run of them, to the groups that it is for; how often."""
+        now = self._node.now
+        if not entry.qos or entry.topic[:1] == b"$" or job.trie is None:
+            return 0
+        numbers = [(entry.sequence, entry.sequence + entry.count - 1)]
+        lacking: dict[bytes, Ranges] = {}
+        for mark in job.trie.match(entry.topic.decode()):
+            if entry.at >= job.marks.get(mark, float("inf")):
+                job.first.setdefault((mark, entry.key), entry.sequence)
+                if lacks := subtract(numbers, self._covered.get(mark, {}).get(entry.key, [])):
+                    lacking[mark] = lacks
+        if not lacking:
+            return 0
+        given = 0
+        sharing = self._federation.sharing
+        for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
+            if alone or message.expired(now):
+                continue
+            for mark, lacks in lacking.items():
+                if any(low <= sequence <= high for low, high in lacks):
+                    ref: Ref = (key, sequence, mark)
+                    given += 1
+                    sharing.give_late(ref, message)
+                    if self._node.durability is not None:
+                        self._node.durability.shared_closed([ref])
+        return given
+
+    def _end(self, job: Job) -> None:
+        """All that is old has been given: from now on the groups get what is new like all others."""
+        relay = self._federation.relay
+        for mark, since in job.marks.items():
+            self._since[mark] = min(self._since.get(mark, self._node.now), since)
+            for key in relay.ours:
+                top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+                self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
+            self._federation.sharing.caught_up(job.broker, mark)
+
+
+def encode_time(now: float) -> bytes:
+    """Return the time of a question, not later than it is."""
+    return int(now * 1000).to_bytes(TIME_SIZE, "big")

@@ -1,0 +1,456 @@
+"""The taker's side of shared subscriptions: what other brokers gave to members here, and what they are told of it (decision 15).
+
+At QoS 2 a message waits here, in memory, until a member has room for it; then it is claimed, and delivered when its giver has
+granted that. With a journal what is granted is recorded before the client is sent it. At QoS 1 it is delivered at once. In both
+cases the giver hears when the client has acknowledged it, or when its session, whose client is away, has it.
+
+    held -(a member has room)-> claimed -(granted)-> ready -(room)-> given -(acknowledged)-> reported
+    held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held     what is parked takes nobody's room
+    claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held    dropped after SHARE_WAITS
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.sequence_set import find
+from broker.cluster.link.codec import split_key
+from broker.cluster.sharing.assignment_ledger import Ref, SequenceSet, decode_refs, encode_refs
+from broker.cluster.sharing.assignments import ASKED, CLAIM, DECLINE, DENY, DONE, GRANT, QUERY, REFUSE, REPORT, RULING, UNKNOWN
+from broker.core.message import Message, size_of
+from broker.core.session import Repeat, Session, SharedOutgoing
+from broker.wire.errors import MalformedPacket
+from routing.link_state import MAX_BROKERS
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.core.dispatcher import SharedGroup
+    from broker.node import Node, Timer
+
+SOON = 0.002
+"""s; what is said within goes in one message."""
+LOOK = 0.05
+"""s between two looks at whether members have room, while anything waits for them."""
+AHEAD = 16
+"""messages that are claimed beyond what members have room for: a round trip's worth for one that takes one at a time."""
+DOUBT = 10.0
+"""s after a giver can be reached again, in which what comes from it is claimed at QoS 1, too: it may have given it to another."""
+SILENT = 3.0
+"""s without an answer after which a claim does not count any more: a giver that says nothing must not keep others out."""
+CHECK = 1.0
+"""s between two looks at members that are away, and claims without an answer."""
+
+
+class Custody:
+    """What is for members here, and is not acknowledged."""
+
+    __slots__ = (
+        "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given", "_granted",
+        "_held", "_node", "_out", "_parked", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed
+        self.size = 0  # bytes of these, and of those that are
+        self._count = 0
+        self._claimed: dict[Ref, tuple[Message, float]] = {}  # when (s)
+        self._claims: dict[bytes, int] = {}  # of these, by mark
+        self._ready: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: granted, and not delivered
+        self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}  # by giver, which does not answer: since when (s)
+        self._granted: OrderedDict[Ref, float] = OrderedDict()  # ahead of the message; when (s)
+        self._given: dict[Ref, tuple[Session, SharedOutgoing]] = {}
+        self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()  # when (s), and how; its giver may not have heard it
+        self._returned: dict[bytes, float] = {}  # givers that could not be reached -> until when (s) that counts
+        self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # reports, by giver
+        self._unsaid: deque[tuple[int, dict[bytes, list[tuple[int, Ref]]]]] = deque()  # and the frame that they wait for
+        self._timer: Timer | None = None
+        self._due = 0.0  # s; when the timer is
+        self._frame = 0  # of the journal, that has what the reports say
+        self._checked = 0.0
+        self.taken = SequenceSet()
+        """What was granted, with a journal."""
+        federation.listings.receive(RULING, self._ruling)
+        federation.listings.receive(QUERY, self._query)
+        federation.listings.on_way.append(self._way_changed)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        if via is None:
+            self._returned.pop(broker_id, None)
+            self._returned[broker_id] = float("inf")
+            if len(self._returned) > MAX_BROKERS:
+                del self._returned[next(iter(self._returned))]
+            self._park(broker_id)
+            return
+        if broker_id in self._returned:
+            self._returned[broker_id] = self._node.now + DOUBT
+        self._unpark(broker_id)
+
+    def _park(self, broker_id: bytes) -> None:
+        """Have what a broker gave wait aside, as that broker cannot be reached."""
+        known: dict[bytes, bytes] = {}
+        for ref, (message, at) in list(self._claimed.items()):
+            if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id:
+                self._answered(ref)
+                self._aside(ref, message, at)
+        for mark, held in list(self._held.items()):
+            for ref in [ref for ref in held if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id]:
+                message = held.pop(ref)
+                self._weigh(message, -1)
+                self._aside(ref, message, self._node.now)
+            if not held:
+                del self._held[mark]
+
+    def _unpark(self, broker_id: bytes) -> None:
+        """A broker can be reached, or answers again: what it gave waits for a member's room."""
+        for ref, (message, _) in self._parked.pop(broker_id, {}).items():
+            self._held.setdefault(ref[2], OrderedDict())[ref] = message
+            self._soon(SOON)
+
+    def _aside(self, ref: Ref, message: Message, at: float) -> None:
+        self._weigh(message, 1)
+        self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
+        self._soon(CHECK)
+
+    @property
+    def count(self) -> int:
+        """Messages that are here, or are known to be declined."""
+        return self._count + len(self._granted) + len(self._given) + len(self._declined)
+
+    def claims(self, key: bytes, qos: int) -> bool:
+        """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the giver may have given it to
+        another member, as it could not reach us. So it may at QoS 2 if we have never heard of it (seed 7720296)."""
+        if qos == 2 or not qos or not self._returned:
+            return qos == 2
+        broker_id = split_key(key)[0]
+        until = self._returned.get(broker_id)
+        if until is not None and until < self._node.now:
+            del self._returned[broker_id]
+            until = None
+        return until is not None
+
+    # ---------------------------------------------------------------- what comes
+
+    def hold(self, ref: Ref, message: Message) -> None:
+        """Take a message for members here that is delivered when its giver has granted it."""
+        if ref in self._granted:
+            del self._granted[ref]
+            self._granted_one(ref, message)
+            self._serve(ref[2])
+        elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
+            self._node.counters.shared_declined += 1
+            self.decline(ref)
+        elif self._federation.listings.directory.via(split_key(ref[0])[0]) is None:
+            self._aside(ref, message, self._node.now)
+        else:
+            self._held.setdefault(ref[2], OrderedDict())[ref] = message
+            self._weigh(message, 1)
+            self._soon(SOON)
+
+    def _weigh(self, message: Message, count: int) -> None:
+        self._count += count
+        self.size += count * size_of(message)
+
+    def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
+        """Note who got a message, if another broker gave it. `kept`: it is in flight or waits."""
+        ref = ref_of(outgoing.message, outgoing.group.mark)
+        if ref is None:
+            return
+        if not kept or self._stays(session):
+            self._given.pop(ref, None)
+            self._say(DONE, ref)
+            return
+        self._given[ref] = (session, outgoing)
+        self._soon(CHECK)
+        if outgoing.qos == 2 and session.conn is not None and self._node.durability is not None:
+            session.conn.gate = self._node.durability.mark + 1  # that it was taken is known for good before the client has it
+
+    def _stays(self, session: Session) -> bool:
+        """Whether what waits in a session is that session's: its client is away, and no other broker is taking it. What comes
+        after it was encoded for that one does not go along, and is given back when it ends here."""
+        return session.conn is None and not self._node.moving.leaves(session.client_id)
+
+    @property
+    def guards(self) -> bool:
+        """Whether any message of another broker is with a client here that has not acknowledged it."""
+        return bool(self._given)
+
+    def settled(self, outgoing: SharedOutgoing) -> None:
+        """Note that a client has acknowledged a message, or will not get it."""
+        ref = ref_of(outgoing.message, outgoing.group.mark)
+        if ref is not None and self._given.pop(ref, None) is not None:
+            self._say(DONE, ref)
+
+    def gave(self, ref: Ref) -> None:
+        """Note that a message was passed on from here: it is ours now."""
+        self._given.pop(ref, None)
+        self._say(DONE, ref)
+
+    def decline(self, ref: Ref, *, denied: bool = False) -> None:
+        """Give a message back, which no member here has seen, or (`denied`) may see."""
+        self._given.pop(ref, None)
+        self._say(DENY if denied else DECLINE, ref)
+
+    def _say(self, operation: int, ref: Ref) -> None:
+        if operation in (DECLINE, DENY):
+            self._declined[ref] = (self._node.now, operation)
+            if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
+                self._declined.popitem(last=False)
+        elif operation == DONE and self._node.durability is not None:
+            self._frame = self._node.durability.mark + 1
+        self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
+        self._soon(SOON)
+
+    def _soon(self, delay: float) -> None:
+        due = self._node.now + delay
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._node.cancel(self._timer)
+        self._due = due
+        self._timer = self._node.schedule(due, self._look)
+
+    # ---------------------------------------------------------------- claims
+
+    def _look(self, now: float) -> None:
+        """Claim what members have room for, and send what is to be said."""
+        self._timer = None
+        for mark in list(self._ready):
+            self._serve(mark)
+        for mark in list(self._held):
+            self._claim(mark, now)
+        if now >= self._checked + CHECK:
+            self._checked = now
+            self._check(now)
+        self._report()
+        if self._held or self._ready:
+            self._soon(LOOK)
+        elif self._given or self._claimed or self._parked:
+            self._soon(CHECK)
+
+    def _report(self) -> None:
+        """Send what is to be said, once the journal has it."""
+        journal = self._node.durability
+        if self._out:
+            self._unsaid.append((self._frame, self._out))
+            self._out = {}
+        while self._unsaid:
+            frame, out = self._unsaid[0]
+            if journal is not None and journal.safe < frame <= journal.mark:
+                self._soon(SOON)
+                return
+            self._unsaid.popleft()
+            for broker_id, reports in out.items():
+                for body in encode_refs(reports):
+                    self._federation.listings.send(broker_id, REPORT, body)
+
+    def _nobody(self, mark: bytes) -> bool:
+        """Whether a group has no member here for what is given to it, or only such as are away while others are not."""
+        group = self._federation.sharing.here.get(mark)
+        return group is None or (not group.connected and self._federation.sharing.connected_elsewhere(mark))
+
+    def _give_back(self, waiting: OrderedDict[Ref, Message]) -> None:
+        for ref, message in waiting.items():
+            self._weigh(message, -1)
+            self._say(DECLINE, ref)
+        waiting.clear()
+
+    def _takes(self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int) -> int:
+        """Return how many of the messages that wait a group's members here can take, and `ahead` besides. Without members they
+        are given back."""
+        group = self._federation.sharing.here.get(mark)
+        if group is None or self._nobody(mark):
+            self._give_back(waiting)
+            return 0
+        if not group.connected:
+            return len(waiting)
+        return max(_room(group, under_way + len(waiting)) + ahead - under_way, len(waiting) - limits.HOLD_QUEUED)
+
+    def _claim(self, mark: bytes, now: float) -> None:
+        """Claim as much as members have room for, and a little ahead."""
+        held = self._held[mark]
+        room = self._takes(mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ())))
+        for _ in range(min(room, len(held))):
+            ref, message = held.popitem(last=False)
+            self._claimed[ref] = (message, now)
+            self._claims[mark] = self._claims.get(mark, 0) + 1
+            self._say(CLAIM, ref)
+        if not held:
+            del self._held[mark]
+
+    def _serve(self, mark: bytes) -> None:
+        """Deliver what was granted, as far as members have room."""
+        ready = self._ready[mark]
+        room = self._takes(mark, ready, 0, 0)
+        taken = [ready.popitem(last=False) for _ in range(min(room, len(ready)))]
+        if not ready:
+            del self._ready[mark]
+        self._take(taken)
+
+    def _check(self, now: float) -> None:
+        """Sessions whose clients are away have what they have; claims that nobody answered are repeated."""
+        for ref, (session, _) in list(self._given.items()):
+            if self._stays(session):
+                del self._given[ref]
+                self._say(DONE, ref)
+        for ref, (message, at) in list(self._claimed.items()):
+            if at + SILENT <= now:
+                self._answered(ref)
+                self._aside(ref, message, at)
+            elif at + CHECK <= now:
+                self._say(CLAIM, ref)
+        for broker_id, parked in list(self._parked.items()):
+            for ref, (message, at) in list(parked.items()):
+                if at + limits.SHARE_WAITS <= now:  # its giver is gone, and nobody else knows whether it gave it to another
+                    del parked[ref]
+                    self._weigh(message, -1)
+                    self._node.counters.shared_undelivered += 1
+                elif self._federation.listings.directory.via(broker_id) is not None:
+                    self._say(CLAIM, ref)
+            if not parked:
+                del self._parked[broker_id]
+        horizon = now - 2 * limits.LOG_AGE
+        self.taken.forget_old(horizon)
+        while self._declined and next(iter(self._declined.values()))[0] < horizon:
+            self._declined.popitem(last=False)
+        while self._granted and next(iter(self._granted.values())) < horizon:
+            self._granted.popitem(last=False)
+
+    def _answered(self, ref: Ref) -> Message | None:
+        """Take back a claim; returns its message."""
+        found = self._claimed.pop(ref, None)
+        if found is None:
+            return None
+        self._weigh(found[0], -1)
+        left = self._claims[ref[2]] - 1
+        if left:
+            self._claims[ref[2]] = left
+        else:
+            del self._claims[ref[2]]
+        return found[0]
+
+    # ---------------------------------------------------------------- what givers say
+
+    def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
+        marks: set[bytes] = set()
+        said = list(decode_refs(body))
+        if any(split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE) for operation, ref in said):
+            raise MalformedPacket("ruling on shared subscriptions that is not its broker's")
+        for operation, ref in said:
+            message = self._answered(ref)
+            if message is None:
+                message = self._unparked(sender, ref)
+            if message is None and operation == GRANT:
+                message = self._ahead(ref)
+            if message is not None and operation == GRANT:
+                self._granted_one(ref, message)
+                marks.add(ref[2])
+        self._unpark(sender)
+        for mark in marks:
+            self._serve(mark)
+        if self._ready:
+            self._soon(LOOK)
+
+    def _granted_one(self, ref: Ref, message: Message) -> None:
+        self._weigh(message, 1)
+        self._ready.setdefault(ref[2], OrderedDict())[ref] = message
+
+    def _ahead(self, ref: Ref) -> Message | None:
+        """Return a message that was granted although it was not claimed, if it is here: its giver goes."""
+        held = self._held.get(ref[2])
+        message = None if held is None else held.pop(ref, None)
+        if message is not None:
+            self._weigh(message, -1)
+        elif ref not in self._given and not self._came(ref):
+            self._granted[ref] = self._node.now
+            if len(self._granted) > limits.MAX_ASSIGNED:
+                self._granted.popitem(last=False)
+        return message
+
+    def _unparked(self, broker_id: bytes, ref: Ref) -> Message | None:
+        parked = self._parked.get(broker_id)
+        found = None if parked is None else parked.pop(ref, None)
+        if found is None:
+            return None
+        if not parked:
+            del self._parked[broker_id]
+        self._weigh(found[0], -1)
+        return found[0]
+
+    def _take(self, taken: list[tuple[Ref, Message]]) -> None:
+        """Deliver."""
+        once = [ref for ref, message in taken if message.qos == 2]
+        if self._node.durability is not None and once:
+            for ref in once:
+                self.taken.add(ref, self._node.now)
+            self._node.durability.shared_taken(once)
+        for (_, _, mark), message in taken:
+            self._weigh(message, -1)
+            self._federation.sharing.deliver_here(mark, message)
+
+    def _query(self, sender: bytes, body: bytes, now: float) -> None:
+        """Say what became of messages that a giver has heard nothing of; nothing of those that are under way."""
+        boot, own = int.from_bytes(body[:4], "big"), self._federation.own.boot
+        there: dict[Session, set[int]] = {}
+        for operation, ref in decode_refs(body[4:]):
+            if operation != ASKED or split_key(ref[0])[0] != sender:
+                raise MalformedPacket("question for shared subscriptions that is not its broker's")
+            waiting = (self._claimed, self._held.get(ref[2], ()), self._ready.get(ref[2], ()), self._parked.get(sender, ()))
+            if any(ref in some for some in waiting):
+                continue
+            given = self._given.get(ref)
+            if given is not None:
+                session, outgoing = given
+                if session not in there:
+                    there[session] = _there(session)
+                if id(outgoing) not in there[session]:  # dropped, or expired
+                    del self._given[ref]
+                    self._say(DONE, ref)
+            elif ref in self._declined:
+                self._say(self._declined[ref][1], ref)
+            elif ref in self.taken or (boot == own and self._came(ref)):
+                self._say(DONE, ref)
+            elif boot != own and self._node.durability is None:
+                self._node.counters.shared_uncertain += 1  # who was here before us may have sent it: nobody remembers
+                self._say(DONE, ref)
+            else:
+                self._say(UNKNOWN, ref)
+
+    def _came(self, ref: Ref) -> bool:
+        """Whether a message has been offered to those here in this life of the broker."""
+        window, number = self._federation.relay.vector.get(ref[0]), ref[1]
+        if window is None or window.missing(number):
+            return False
+        stream = window.stream
+        if stream is None:
+            return True
+        # What a way left out counts as not wanted here; it may have been lost there. An answer may have brought it since.
+        left_out = find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
+        return number <= stream.done and not left_out
+
+
+def _room(group: SharedGroup, most: int) -> int:
+    """How many messages the connected members of a group can be sent now; `most` is enough."""
+    room = 0
+    for member in group.members.values():
+        session = member.session
+        if session.conn is not None and not session.queue and not session.conn.backlog:
+            room += max(0, session.receive_maximum - len(session.inflight))
+            if room >= most:
+                break
+    return room
+
+
+def _there(session: Session) -> set[int]:
+    """Return ids of what a session has in flight, or waiting."""
+    waiting = (outgoing.original if isinstance(outgoing, Repeat) else outgoing for outgoing in session.queue)
+    return {id(outgoing) for outgoing in (*session.inflight.values(), *waiting)}
+
+
+def ref_of(message: Message, mark: bytes) -> Ref | None:
+    """Return what a message that another broker gave is called there; None for all others."""
+    choice = getattr(message, "choice", None)
+    return (choice.key, choice.sequence, mark) if choice is not None and choice.key else None

@@ -1,0 +1,62 @@
+"""A federation as one broker sees it, as JSON (design section 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.drain import DRAINING
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+
+
+def federation_state(federation: Federation) -> dict[str, Any]:
+    """What /api/federation says (design section 6)."""
+    tree = federation.tree
+    config = federation.config
+    overlays = federation.overlays
+    node = federation.node
+    going = {listing.id for listing in federation.listings.directory.reachable() if DRAINING in listing.entries}
+    links = []
+    for peer_id, link in sorted(federation.links.items()):
+        port = tree.ports.get(peer_id)
+        peer = link.peer
+        assert peer is not None
+        links.append(
+            {
+                "peer": peer_id.hex(),
+                "name": peer.name,
+                "address": f"{peer.host}:{peer.port}",
+                "up": link.state == "up",
+                "role": port.role.name.lower() if port is not None else "blocked",
+                "forwarding": link.live,
+                "overlay": overlays.open.get(peer_id) is link,
+                "carries": link.live or overlays.open.get(peer_id) is link,
+                "version": link.version,
+                "draining": peer_id in going,
+                "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
+            }
+        )
+    return {
+        "id": config.id.hex(),
+        "name": config.name,
+        "boot": config.boot,
+        "listen": f"{config.host}:{config.port}",
+        "cluster": config.cluster,
+        "state": str(federation.membership.state),
+        "capability": tree.capability,
+        "root": tree.root.id.hex(),
+        "root_address": f"{tree.root.address[0]}:{tree.root.address[1]}",
+        "path_cost_ms": round(tree.path_cost_ms, 3),
+        "parent": tree.parent.hex() if tree.parent is not None else None,
+        "epoch": tree.epoch,
+        "routing": config.routing,
+        "draining": node.drain is not None,
+        "longest_turn_ms": round(node.turns.longest * 1000, 1),
+        "id_conflict": str(federation.id_conflict.other) if federation.id_conflict.yields else None,
+        "links": links,
+        "counters": node.counters.as_dict()
+        | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},
+        **({"overlays": overlays.report()} if overlays.enabled else {}),
+        **({} if node.drain is None else {"drain": node.drain.as_dict()}),
+    }

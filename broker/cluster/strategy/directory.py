@@ -1,0 +1,413 @@
+"""The federation's directory, driven by the links; and messages to one broker, wherever it is (link_state.py).
+
+A link takes part while the tree says that it forwards. Entries are told apart by their key's first byte: whoever watches a byte
+is told of every entry that appears, changes or goes, also because its broker came or went. What is sent to one broker goes along
+the tree, hop by hop, in order, and is dropped where the way ends.
+
+    record DIRECTORY  a message of the directory          record ROUTED  id of the receiver, of the sender, u8 hops, u8 kind, body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
+from broker.wire.errors import MalformedPacket, WireError
+from routing.link_state import LISTING, OWN_LIMIT, Came, Directory, Moved, Posted, Went
+from routing.listing import DirectoryError
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.link import Link
+
+INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
+"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its links cost."""
+
+ROUTING = STATE + b"routing"
+"""Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
+
+BEHIND = 0x80
+"""Kinds of messages with this bit do not overtake what clients published before them on their way."""
+
+LIVE = 0x40
+"""Those with this one take only links in the live stream."""
+
+KNOWN = 0x20
+"""Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on the way has to know."""
+
+SHORT = 1024
+"""bytes; longer messages are not sent behind what waits for a slow link."""
+
+FIRST = bytes(4)
+"""Number of a first piece."""
+
+MAX_WHOLES = 10_000
+"""whose pieces pass through here are remembered; of more, the rest of what is on its way may be asked for again."""
+
+MAX_HOPS = 64
+"""brokers on a way; more are a loop."""
+
+PACE = 0.005
+"""s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
+
+AT_ONCE = 20
+"""pieces that are told without a pause after a while without any: a client that goes to the next broker as soon as it has its
+CONNACK finds its session there."""
+
+RESERVED = 300_000
+"""entries of our listing that sessions and shared subscriptions of clients cannot take: filters (limits.MAX_INTERESTS), links and
+the tree have to be told, or nobody finds us any more."""
+
+CHECK = 5.0
+"""s between digests of the directory on a link."""
+
+MANY = 5_000
+"""entries that a broker tells of in one moment beyond which sessions, filters and groups are not looked at one by one at once."""
+
+LATER = 1_000
+"""sessions of those that are looked at then, every PACE: 2 ms of work."""
+
+Changes = list[tuple[bytes, "bytes | None"]]
+"""Entries, keys with their first byte, and values (None: they are gone)."""
+
+Watcher = Callable[[bytes, bytes, "bytes | None"], None]
+"""Told of an entry: id of the broker, key without its first byte, value (None: it is gone)."""
+
+ManyWatcher = Callable[[bytes, Changes, bool], None]
+"""Told of very many entries that a broker tells of in one moment, to look at them later; whether they go as the broker does."""
+
+Receiver = Callable[[bytes, bytes, float], None]
+"""Takes what another broker sent to this one: id of the sender, body, now (s); raises MalformedPacket."""
+
+
+class Listings:
+    """The directory of one federation, as one of its brokers sees it."""
+
+    __slots__ = (
+        "_changed", "_federation", "_going_on", "_late", "_links", "_many", "_next_check", "_passed", "_piece_at", "_posted",
+        "_receivers", "_settling", "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
+    )  # fmt: skip
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self.directory = Directory(federation.own.id, federation.own.boot)
+        self.on_way: list[Callable[[bytes, bytes | None], None]] = []
+        """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
+        self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []
+        """Called with the id of a broker that cannot be reached any more, and the keys of all that it had posted."""
+        self._links: dict[bytes, Link] = {}
+        self._watchers: dict[bytes, list[Watcher]] = {}
+        self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
+        self._late: dict[bytes, dict[bytes, bool]] = {}  # by broker: sessions to be looked at, and whether it went with them
+        self._receivers: dict[int, Receiver] = {}
+        self._piece_at: dict[int, int] = {}  # by kind: where the number of the whole is, ahead of that of the piece
+        self._passed: dict[bytes, tuple[bytes, bool]] = {}  # receiver, sender, kind -> number of the last, was it passed on
+        self._next_check = 0.0
+        self.gone: bytes | None = None
+        """The broker that the tree has lost, while that is told; it may have come back since."""
+        self.arriving: Link | None = None
+        """The link over which a message to this broker comes, while its receiver is called."""
+        self._changed = False  # something is to be told at the end of this input
+        self._posted = False  # and so is something of our own
+        self._going_on = False  # more of what was asked for is to be sent soon
+        self._tell_at = 0.0  # s, no earlier
+        self._settling = False
+        self.records: dict[int, Handler] = {DIRECTORY: self._directory_received, ROUTED: self._routed_received}
+
+    # ---------------------------------------------------------------- for those that use it
+
+    def watch(self, prefix: bytes, watcher: Watcher, many: ManyWatcher | None = None) -> None:
+        """Tell `watcher` of all entries whose key begins with this byte, and `many` of MANY in one moment."""
+        self._watchers.setdefault(prefix, []).append(watcher)
+        if many is not None:
+            self._many[prefix] = many
+
+    def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
+        """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it comes in pieces, and the body
+        says there, in 4 bytes each, of what whole it is one, and which."""
+        self._receivers[kind] = receiver
+        if pieces is not None:
+            self._piece_at[kind] = 18 + pieces
+
+    def post(self, key: bytes, value: bytes = b"") -> None:
+        """Put an entry into our listing. Raises ValueError beyond its limits."""
+        own = self.directory.own.entries
+        if len(own) >= OWN_LIMIT - RESERVED and key[:1] in (CLIENT, GROUP) and key not in own:
+            raise ValueError("too many sessions and shared subscriptions for a listing")
+        self.directory.post(key, value)
+        self._hurry()
+
+    def withdraw(self, key: bytes) -> None:
+        """Take an entry out of our listing."""
+        self.directory.withdraw(key)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        if not self._posted:
+            self._posted = True
+            self._federation.hurry(self._tell_at)
+
+    def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
+        """Send to one broker; False when nobody knows the way to it."""
+        return self._route(broker_id + self._federation.own.id + bytes((0, kind)) + body)
+
+    def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
+        """Send to one broker behind the messages of a link that is about to enter the live stream."""
+        link.send_behind(ROUTED, broker_id + self._federation.own.id + bytes((0, kind)) + body)
+
+    def link_to(self, broker_id: bytes) -> Link | None:
+        """Return the link that leads to a broker."""
+        via = self.directory.via(broker_id)
+        return None if via is None else self._links.get(via)
+
+    def may_tell(self, now: float) -> bool:
+        """Whether something was posted that neighbours can be told now."""
+        return self._posted and now >= self._tell_at and not self._settling
+
+    # ---------------------------------------------------------------- links
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether something was posted that the neighbours have not been told."""
+        return self._posted
+
+    def forwarding_changed(self, link: Link, forwarding: bool) -> None:
+        """Take the tree's word that a link forwards, or that it does not, or that it is gone."""
+        peer = link.peer
+        if peer is None:
+            return
+        if forwarding:
+            self._links[peer.id] = link
+            self.directory.neighbour_up(peer.id)
+        elif self._links.get(peer.id) is link:
+            del self._links[peer.id]
+            self.directory.neighbour_down(peer.id)
+            self._federation.propagation.link_down(link, self._federation.node.now)
+        self._changed = True
+
+    def ready(self, link: Link) -> None:
+        """The neighbour is going to get what goes over the tree: those behind it can be reached."""
+        if link.peer is not None and self._links.get(link.peer.id) is link:
+            self.directory.neighbour_ready(link.peer.id)
+            self._changed = True
+
+    def complete(self, link: Link) -> bool:
+        """Whether we know who is behind this link and what they want, or would know it were the link part of the tree."""
+        return link.peer is not None and self.directory.complete(link.peer.id)
+
+    def named(self, link: Link) -> bool:
+        """Whether we have told that this link is part of the tree."""
+        return link.peer is not None and self.directory.ready(link.peer.id)
+
+    def knows(self, link: Link) -> bool:
+        """Whether we know who is behind this link and what they want."""
+        return self.complete(link) and self.named(link)
+
+    def tick(self, now: float) -> None:
+        """Let neighbours check what they have understood."""
+        if now >= self._next_check:
+            self._next_check = now + CHECK
+            for peer in self._links:
+                self.directory.check(peer)
+            self._changed = True
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s), None when nothing waits."""
+        return self._tell_at if self._posted else None
+
+    def settle(self, now: float) -> bool:
+        """Tell neighbours and watchers what is new; False when nothing is."""
+        directory = self.directory
+        if self._posted and now >= self._tell_at:
+            self._posted = False
+            self._tell_at = max(self._tell_at, now - AT_ONCE * PACE) + PACE
+            directory.flush()
+            self._changed = True
+        if not self._changed:
+            return False
+        self._changed = False
+        self._settling = True
+        busy = False
+        for event in directory.take_events():
+            busy = True
+            match event:
+                case Posted(broker_id, changes):
+                    self._tell(broker_id, changes)
+                case Came(broker_id, via):
+                    self._tell(broker_id, list(directory.listings[broker_id].entries.items()))
+                    self._way(broker_id, via)
+                case Moved(broker_id, via):
+                    self._way(broker_id, via)
+                case Went(broker_id, keys):
+                    for went in self.on_went:
+                        went(broker_id, keys)
+                    self.gone = broker_id
+                    self._tell(broker_id, list(zip(keys, repeat(None))))
+                    self._way(broker_id, None)
+                    self.gone = None
+        self._settling = False
+        self._federation.overlays.tell_late(now)
+        for peer, message in directory.take_messages(self._room):
+            link = self._links.get(peer)
+            if link is not None and link.state == "up":
+                link.add_record(DIRECTORY, message)
+                if message[0] == LISTING:
+                    link.listings.left -= len(message)
+                busy = True
+        if directory.busy and not self._going_on:
+            self._going_on = True
+            self._federation.node.schedule(now + PACE, self._go_on)
+        if directory.refused != self._federation.node.counters.listings_refused:
+            self._federation.node.counters.listings_refused = directory.refused
+            text = f"what other brokers say of themselves takes {directory.memory >> 20} MiB; no more is taken"
+            self._federation.log("warning", text, cause="too much is said", peer="other brokers")
+        self._federation.propagation.learnt(now)
+        if not self._posted:
+            self._federation.propagation.told(now)
+        return busy
+
+    def _room(self, peer: bytes) -> bool:
+        """Whether a neighbour may be sent more of the listings that it has asked for: it takes them, and has not had too many."""
+        link = self._links.get(peer)
+        if link is None:
+            return True
+        link.listings.earn(self._federation.node.now)
+        return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
+
+    def _go_on(self, now: float) -> None:
+        """Send more of what was asked for."""
+        self._going_on = False
+        self._changed = True
+        self._federation.hurry(now)
+
+    def _tell(self, broker_id: bytes, changes: Changes) -> None:
+        if len(changes) > MANY:
+            changes = self._tell_many(broker_id, changes)
+        watchers = self._watchers
+        for key, value in changes:
+            for watcher in watchers.get(key[:1], ()):
+                watcher(broker_id, key[1:], value)
+
+    def _tell_many(self, broker_id: bytes, changes: Changes) -> Changes:
+        """Tell of entries that are looked at later; returns the others."""
+        parts: dict[bytes, Changes] = {prefix: [] for prefix in self._many}
+        rest: Changes = []
+        find = parts.get
+        for change in changes:
+            find(change[0][:1], rest).append(change)
+        for prefix, part in parts.items():
+            if part:
+                self._many[prefix](broker_id, part, self.gone is not None)
+        return rest
+
+    def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        if broker_id not in self._late:
+            self._late[broker_id] = {}
+            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+        self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
+
+    def _look_on(self, broker_id: bytes) -> None:
+        """Look at some sessions that a broker told of, or that went with it, as they are now."""
+        late, listing = self._late[broker_id], self.directory.listings.get(broker_id)
+        entries = listing.entries if listing is not None and listing.via is not None else {}
+        for _ in range(min(LATER, len(late))):
+            key, gone = late.popitem()
+            self.gone = broker_id if gone else None
+            for watcher in self._watchers.get(CLIENT, ()):
+                watcher(broker_id, key[1:], entries.get(key))
+        self.gone = None
+        if late:
+            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+        else:
+            del self._late[broker_id]
+
+    def late(self, key: bytes) -> bool:
+        """Whether a broker has told of a session in a moment in which it told of very many, and that has not been looked at."""
+        return any(key in late for late in self._late.values())
+
+    def _way(self, broker_id: bytes, via: bytes | None) -> None:
+        for call in self.on_way:
+            call(broker_id, via)
+
+    # ---------------------------------------------------------------- records
+
+    def _directory_received(self, link: Link, body: bytes, now: float) -> None:
+        if link.peer is None or link.state != "up":
+            return
+        self._links.setdefault(link.peer.id, link)
+        if self._links[link.peer.id] is not link:
+            return
+        try:
+            self.directory.received(link.peer.id, body)
+        except DirectoryError as error:
+            raise MalformedPacket(f"directory: {error}") from None
+        self._changed = True
+        if self._federation.streams.active:
+            self.settle(now)  # a message behind this takes the new ways already: what is told of them goes ahead of it
+
+    def _routed_received(self, link: Link, body: bytes, now: float) -> None:
+        if len(body) < 18:
+            raise MalformedPacket("message to one broker is truncated")
+        if body[:8] != self._federation.own.id:
+            if body[16] < MAX_HOPS:
+                self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
+            return
+        receiver = self._receivers.get(body[17])
+        if receiver is not None:
+            self.arriving = link
+            try:
+                receiver(body[8:16], body[18:], now)
+            except WireError as error:  # it is not the fault of the neighbour that passed it on
+                self._federation.count("routed_dropped")
+                sender = body[8:16].hex()
+                text = f"broker {sender}: {error.message}; dropped"
+                self._federation.log("warning", text, cause="garbage from a broker", peer=link.conn.peer)
+
+    def _route(self, message: bytes) -> bool:
+        kind = message[17]
+        overlays = self._federation.overlays
+        on_overlay = kind & LIVE and overlays.active
+        link = overlays.link_for(message) if on_overlay else self.link_to(message[:8])
+        if link is None or link.state != "up":
+            self._federation.count("routed_dropped")
+            return False
+        if kind & LIVE and not (link.live or on_overlay):
+            return False
+        if kind & BEHIND and not self._has_room(link, message):
+            self._federation.count("routed_dropped")
+            return False
+        if kind & KNOWN:
+            # Of who cannot be reached over the tree, what is known is not used yet.
+            if self.directory.state(message[:8]) < message[18:30] or (on_overlay and self.directory.via(message[:8]) is None):
+                return False
+            if not on_overlay:
+                self._federation.streams.answered(message[8:16])
+        if kind & BEHIND:
+            link.send_behind(ROUTED, message)
+        else:
+            link.add_record(ROUTED, message)
+            self._changed = True
+        return True
+
+    def _has_room(self, link: Link, message: bytes) -> bool:
+        """Whether a message goes behind what waits for a link. Of what comes in pieces the first one decides: what is large
+        fills the queue of a slow link itself, and without its end it would be asked for, and sent, for ever."""
+        waiting = link.conn.backlog_bytes
+        if waiting > max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG):
+            return False
+        room = waiting <= limits.PIECES_BACKLOG
+        at = self._piece_at.get(message[17])
+        if at is None:
+            return room or len(message) <= SHORT
+        whose, number = message[:16] + message[17:18], message[at : at + 4]
+        known = self._passed.get(whose)
+        if message[at + 4 : at + 8] == FIRST or known is None or known[0] != number:
+            if len(self._passed) >= MAX_WHOLES:
+                self._passed.clear()
+            self._passed[whose] = (number, room)
+            return room
+        return known[1]

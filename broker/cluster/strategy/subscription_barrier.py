@@ -1,0 +1,422 @@
+"""SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere after it finds its way here.
+
+What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each broker passes it on and answers
+when all have that it passed it to (propagation of information with feedback; Segall, 1983). An answer names the brokers that have
+it, as a wave may end at a link that has just failed. One wave at a time for each broker, so that what comes meanwhile is one
+more; two small records on each link. A client waits until each broker that messages may come from has answered or is gone:
+
+    posted -wave-> told -all have answered-> known: SUBACK
+                    | some have not, as the tree is being repaired, or one hangs: another wave after a pause
+                    | WAIT is over: SUBACK, and what comes of any origin is asked for again (Streams.doubt)
+    gone: no link, and no way over links of others, leads there. What it publishes is asked for when it is back (streams.py)
+
+    record TOLD   id of the broker, state of its listing (12 bytes), u32 number
+    record HEARD  id of the broker, u32 number, brokers that know: (id, boot, u48 number of the last message published there)...
+
+What was published at a broker before it knew is not for the subscription, what was published later is: where messages of it
+may be under way in any order, the number says which is which (positions.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.rate_limit import Rate
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.control_records import HEARD, TOLD, Handler
+from broker.wire.errors import MalformedPacket
+from routing.link_state import MAX_BROKERS
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.link.link import Link
+    from broker.node import Node, Timer
+
+WAIT = 5.0
+"""s for which a SUBACK waits at most: longer than it takes to find that a broker hangs (link_timeout) and to repair the tree."""
+
+ADMITS = 1.0
+"""s for which a client that may have a session elsewhere waits at most at a broker that has just started, and has not joined the
+others or not heard of their sessions yet."""
+
+VISIT_WORK = 2 * limits.PACKET_WORK
+"""steps of work for a client that has waited for that, and is let in."""
+
+AT_ONCE = 0.1
+"""s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
+
+LOST = 1.0
+"""s after which a wave counts as lost: who was to pass it on, or its answer, is gone, or hangs."""
+
+PAUSE, PAUSE_MOST = 0.02, 0.5
+"""s until another wave is sent to those that the last one did not reach; twice as long each time."""
+
+WAVES = 2000.0
+"""a second that all brokers together send, about: each crosses every link of the tree twice, and a link takes so many records
+besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
+
+HEARS = 8 + 4 + 6
+"""bytes of a broker in HEARD."""
+
+Then = Callable[[float], None]
+
+
+class Wave:
+    """One on its way: who sent it to us (None: ourselves), who has not answered, and which brokers are known to know."""
+
+    __slots__ = ("heard", "number", "since", "source", "waiting")
+
+    def __init__(self, source: Link | None, number: int, waiting: Iterable[Link], now: float) -> None:
+        self.source = source
+        self.number = number
+        self.since = now
+        self.waiting = set(waiting)
+        self.heard: dict[bytes, int] = {}  # id and boot of a broker -> number of its last message
+
+
+class Propagation:
+    """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
+
+    __slots__ = (
+        "_admits_until", "_admitting", "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds",
+        "_federation", "_known", "_newest", "_news", "_node", "_number", "_pause", "_planned", "_posted",
+        "_rate", "_releasing", "_since", "_stale", "_timer", "_told", "_visitors", "_waiters", "_waves",
+        "known", "records",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
+        self._begins_until = node.now + WAIT if federation.enabled else 0.0
+        self._admits_until = node.now + ADMITS if federation.enabled else 0.0
+        self._visitors: deque[Then] = deque()  # who came before we had heard whose sessions are where
+        self._admitting = False  # they are being let in, some in each turn
+        self._posted = self._news = 0  # filters, ever; and up to the last that was new
+        # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
+        self._known: dict[bytes, tuple[int, int, float, int]] = {}
+        self._confirmed = 0  # as many do all know that have to
+        self._stale = True  # who has to may have changed
+        self._covers = 0  # of as many does our wave tell
+        self._number = 0
+        self._again_at = 0.0  # s; nobody who was not reached is told again before
+        self._pause = PAUSE
+        self._rate = Rate(WAVES, node.now)
+        self._planned = False  # a wave is to be sent later
+        self.known = False
+        """Whether the last one who waits does so only as each broker is to say what it has published."""
+        self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
+        self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
+        self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
+        self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
+        self._early_birds: list[tuple[list[str], Then, bool]] = []  # who came before we had joined: what they expect
+        self._told: dict[bytes, tuple[float, int]] = {}  # while subscriptions are made: by origin, the end of `_known`
+        self._releasing = False  # more of those who wait are going to be released
+        self._since = 0.0  # s; since when the one that is being made has waited
+        self._timer: Timer | None = None
+        self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
+        federation.listings.on_way.append(lambda broker_id, via: self.changed())
+
+    # ---------------------------------------------------------------- who waits
+
+    def posted(self) -> None:
+        """A filter was posted."""
+        self._posted = self._news = self._posted + 1
+
+    def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
+        """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
+        they do. In either case `settle_for` follows. `again`: each broker is to say what it has published by now, even if it
+        knows them."""
+        interest = self._federation.interest
+        now = self._node.now
+        self.known = False
+        if self._begins_until and not self._begun(now):
+            self._early_birds.append((list(filters), then, again))
+            self._arm(now)
+            return True
+        if not (interest.telling or again) or not self._federation.links:
+            return False
+        if interest.telling:
+            for topic_filter in filters:
+                interest.changed(topic_filter, wanted=True)
+        self.known = self._all_know(self._news) and not self._federation.streams.unsettled()
+        if self._all_know(self._posted):
+            if not again and not self._federation.streams.unsettled():
+                return False
+            self._posted += 1  # nothing new: but each broker is to say what it has published by now
+        self._waiters.append((now + WAIT, self._posted, then))
+        self._arm(now)
+        if not self._federation.listings.unsaid:  # it has been told already, but not to all
+            self._federation.hurry(now)
+        return True
+
+    def _begun(self, now: float) -> bool:
+        """Whether this broker has joined those that discovery finds, as far as they answer; asked in its first seconds only."""
+        federation = self._federation
+        joining = federation.handshakes or any(link.forwarding and not link.live for link in federation.links.values())
+        if (joining or federation.membership.searching(now)) and now < self._begins_until:
+            return False
+        self._begins_until = 0.0
+        return True
+
+    def admits(self, now: float, then: Then) -> bool:
+        """Whether this broker has heard whose sessions are elsewhere, if it is about to, and has let in who came before; else
+        `then` is called when it has."""
+        if not self._visitors and self._knows_sessions(now):
+            self._admits_until = 0.0
+            return True
+        self._visitors.append(then)
+        self._arm(now)
+        return False
+
+    def _knows_sessions(self, now: float) -> bool:
+        return now >= self._admits_until or (self._begun(now) and not self._federation.listings.directory.lacks)
+
+    def _admit(self) -> Iterator[int]:
+        """Let in who has waited, in order."""
+        while self._visitors:
+            self._visitors.popleft()(self._node.now)
+            yield VISIT_WORK
+        self._admitting = False
+
+    def settle_for(self, filters: Iterable[str]) -> None:
+        """Take back the filters that were not subscribed to after all."""
+        interest = self._federation.interest
+        if interest.telling:
+            for topic_filter in filters:
+                if topic_filter not in self._node.fanout.trie:
+                    interest.changed(topic_filter, wanted=False)
+
+    def _arm(self, now: float) -> None:
+        """Plan the next look at those who wait."""
+        if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
+            self._timer = self._node.schedule(now + PAUSE, self._look)
+        elif self._timer is None and self._waiters:
+            wave = self._waves.get(self._federation.own.id)
+            again = max(now + PAUSE, self._again_at if wave is None else wave.since + LOST)
+            self._timer = self._node.schedule(min(self._waiters[0][0], again), self._look)
+
+    def _look(self, now: float) -> None:
+        self._timer = None
+        self._node.now = now
+        if self._visitors and not self._admitting and self._knows_sessions(now):
+            self._admitting = True
+            self._node.turns.go(self._admit(), lambda: False)
+        if self._early_birds and self._begun(now):
+            early, self._early_birds = self._early_birds, []
+            for filters, then, again in early:
+                if not self.expect(filters, then, again=again):
+                    then(now)
+        self._release(now)
+        if self._waiters and self._waiters[0][0] <= now:
+            # Whoever has not heard may pass on what others here want, and tell that it was all. Answers to questions that are
+            # asked from now on come only by way of those that know.
+            self._federation.streams.doubt()
+            while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
+                self._node.counters.subscriptions_unconfirmed += 1
+                self._waiters.popleft()[2](now)
+                if self._node.turns.work >= limits.TURN_WORK:
+                    break  # the others are due at once
+        if not self._federation.listings.unsaid:
+            self.told(now)
+        self._arm(now)
+
+    def _release(self, now: float) -> None:
+        """Let those go on for whom all know, in order; those for whom there is no room in this turn, if all know it then."""
+        while self._waiters and self._all_know(self._waiters[0][1]):
+            if self._node.turns.work >= limits.TURN_WORK:
+                self._release_later()
+                break
+            until, _, then = self._waiters.popleft()
+            if not self._told:
+                self._told = {origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()}
+            self._since = until - WAIT
+            then(now)
+        self._told = {}
+
+    def _release_later(self) -> None:
+        if not self._releasing:
+            self._releasing = True
+            self._node.turns.later(self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        self._releasing = False
+        self._release(now)
+
+    @property
+    def answered(self) -> int:
+        """The number of the answered wave behind which subscriptions are being made; 0: of none."""
+        return self._covers if self._told else 0
+
+    def last_before(self, key: bytes) -> int | None:
+        """Return the last number of an origin when it heard of the subscription that is being made, which is for what is behind
+        it; None when it has not said."""
+        told = self._told.get(key)
+        return told[1] if told is not None and told[0] >= self._since else None
+
+    # ---------------------------------------------------------------- who has to know
+
+    def changed(self) -> None:
+        """A broker or a link has come or gone: others may have to know now, or no more."""
+        self._stale = True
+        self._again_at, self._pause = 0.0, PAUSE
+
+    def _all_know(self, posted: int) -> bool:
+        if self._stale:
+            self._count()
+        return posted <= self._confirmed
+
+    def _count(self) -> None:
+        """Find how many of our filters all know who messages may come from."""
+        self._stale = False
+        least = self._posted
+        for broker_id, boot in self._required().items():
+            known = self._known.get(broker_id)
+            least = min(least, known[1] if known is not None and known[0] == boot else 0)
+        self._confirmed = least
+
+    def _required(self) -> dict[bytes, int]:
+        """Return who has to know, with boot numbers: who can be reached over the tree, has a link to us, or finds a way over
+        links of others while the tree is repaired."""
+        listings = self._federation.listings.directory.listings
+        found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
+        for listing in listings.values():
+            if listing.via is not None:
+                found[listing.id] = listing.boot
+        for broker_id in self._federation.overlays.astray():
+            if broker_id in listings:
+                found.setdefault(broker_id, listings[broker_id].boot)
+        return found
+
+    def _up(self) -> list[Link]:
+        return [link for link in self._federation.links.values() if link.state == "up" and link.version > 1]
+
+    # ---------------------------------------------------------------- our wave
+
+    def _links(self) -> list[Link]:
+        return [link for link in self._up() if link.forwarding]
+
+    def learnt(self, now: float) -> None:
+        """Go on with waves that were here ahead of what they tell of."""
+        if self._early:
+            for broker, (link, body) in list(self._early.items()):
+                if self._used(broker, body[8:20]):
+                    del self._early[broker]
+                    if link.state == "up":
+                        self._told_received(link, body, now)
+
+    def _used(self, broker: bytes, state: bytes) -> bool:
+        """Whether what a broker says of itself is known here in this state, and decides where messages go."""
+        directory = self._federation.listings.directory
+        return directory.via(broker) is not None and directory.state(broker) >= state
+
+    def told(self, now: float) -> None:
+        """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
+        own = self._federation.own
+        wave = self._waves.get(own.id)
+        if self._all_know(self._posted):
+            self._release(now)
+            return
+        again = self._posted <= self._covers  # those that the last one did not reach, or who has come since
+        if (wave is not None and now < wave.since + LOST) or (again and (now < self._again_at or not self._waiters)):
+            return
+        links = self._links()
+        if not links or self._planned:
+            return  # the tree is being repaired: whoever is there then is told
+        self._rate.per_second = WAVES / max(1, len(self._federation.listings.directory.reachable()))
+        if not self._rate.take(now):
+            self._planned = True
+            self._node.schedule(now + 1 / self._rate.per_second, self._again)
+            return
+        self._covers = self._posted
+        self._number = self._number + 1 & 0xFFFFFFFF
+        self._waves[own.id] = Wave(None, self._number, links, now)
+        body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
+        for link in links:
+            link.add_record(TOLD, body)
+        self._federation.hurry(now)
+
+    def _again(self, now: float) -> None:
+        self._planned = False
+        if not self._federation.listings.unsaid:
+            self.told(now)
+
+    # ---------------------------------------------------------------- those of others
+
+    def _told_received(self, link: Link, body: bytes, now: float) -> None:
+        """Pass a wave on, and answer when all have that it went to; one that is here already, at once."""
+        if len(body) != 24:
+            raise MalformedPacket("TOLD record has the wrong length")
+        broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
+        own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
+        directory = self._federation.listings.directory
+        if not own and not self._used(broker, state):
+            if len(self._early) < MAX_BROKERS or broker in self._early:
+                self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
+            return
+        waiting = [other for other in self._links() if other is not link]
+        if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
+            link.add_record(HEARD, broker + body[20:] + self._self())
+            return
+        if len(self._newest) > MAX_BROKERS:
+            self._newest = {known: last for known, last in self._newest.items() if known in directory.listings}
+        self._newest[broker] = body[8:]  # states and numbers grow: whatever way it comes again, it goes no further
+        self._waves[broker] = Wave(link, number, waiting, now)
+        for other in waiting:
+            other.add_record(TOLD, body)
+
+    def _heard_received(self, link: Link, body: bytes, now: float) -> None:
+        if len(body) < 12 or (len(body) - 12) % HEARS or len(body) > 12 + HEARS * MAX_BROKERS:
+            raise MalformedPacket("HEARD record has the wrong length")
+        wave = self._waves.get(body[:8])
+        if wave is not None and wave.number == int.from_bytes(body[8:12], "big") and link in wave.waiting:
+            for at in range(12, len(body), HEARS):
+                wave.heard[body[at : at + 12]] = int.from_bytes(body[at + 12 : at + HEARS], "big")
+            self._answered(body[:8], wave, link, now)
+
+    def _answered(self, broker: bytes, wave: Wave, link: Link, now: float) -> None:
+        wave.waiting.discard(link)
+        if wave.waiting:
+            return
+        del self._waves[broker]
+        if wave.source is not None:
+            if wave.source.state == "up":
+                others = [who + top.to_bytes(6, "big") for who, top in sorted(wave.heard.items())[: MAX_BROKERS - 1]]
+                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big") + b"".join((self._self(), *others)))
+            return
+        self._note(wave.heard)
+        if self._confirmed < self._covers:  # some were not reached
+            self._again_at = now + self._pause
+            self._pause = min(2 * self._pause, PAUSE_MOST)
+        else:
+            self._pause = PAUSE
+            self._federation.streams.distrust(self._required())
+        self._release(now)
+        if not self._federation.listings.unsaid:
+            self.told(now)
+
+    def _self(self) -> bytes:
+        """This broker in HEARD."""
+        own = self._federation.own
+        return own.id + own.boot.to_bytes(4, "big") + self._federation.relay.own.top.to_bytes(6, "big")
+
+    def _note(self, heard: dict[bytes, int]) -> None:
+        """All that our wave told of is known to these."""
+        boots = self._required()
+        self._known = {broker_id: known for broker_id, known in self._known.items() if broker_id in boots}
+        for who, top in heard.items():
+            if who[:8] in boots:
+                self._known[who[:8]] = (int.from_bytes(who[8:], "big"), self._covers, self._node.now, top)
+        self._count()
+
+    def link_down(self, link: Link, now: float) -> None:
+        """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again over the tree that is next."""
+        self.changed()
+        for broker, wave in list(self._waves.items()):
+            if wave.source is link or (wave.source is None and link in wave.waiting):
+                del self._waves[broker]
+            elif link in wave.waiting:
+                self._answered(broker, wave, link, now)

@@ -1,0 +1,111 @@
+"""What amqtt's plugins, their context and amqtt's users call on a broker, answered by our node."""
+
+from __future__ import annotations
+
+import amqtt.broker
+from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.contexts import Action
+from amqtt.errors import BrokerError
+from amqtt.session import Session as Account
+
+from broker.compat.hooks import ServerNode
+from broker.compat.plugins import Handler
+from broker.core.message import Message
+from broker.core.session import Subscription
+from broker.io.driver import Driver
+from broker.io.websocket import AdapterTransport
+from routing.topic_filter import split_shared, valid_topic_filter
+
+REFUSED = 0x80
+"""SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
+
+
+class Face(amqtt.broker.Broker):  # type: ignore[misc]
+    """amqtt's broker, as far as it is called while it runs; `broker.Broker` is the whole."""
+
+    node: ServerNode
+    driver: Driver
+
+    async def internal_message_broadcast(self, topic: str, data: bytes, qos: int | None = None) -> None:
+        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription ($SYS topics: at 0)."""
+        if qos is None:
+            qos = 0 if topic.startswith("$") else 2
+        self.node.now, self.node.current = self.driver.time(), None  # nobody waits for it
+        self.node.publish_internal(topic, bytes(data), qos, False)
+        self.driver.wake()
+
+    async def retain_message(
+        self,
+        source_session: Account | None,
+        topic_name: str | None,
+        data: bytes | bytearray | None,
+        qos: int | None = None,
+    ) -> None:
+        """Keep a message for subscriptions to come; without data: forget the topic's.
+
+        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any message with RETAIN.
+        """
+        if topic_name is None or (not data and topic_name not in self._retained_messages):
+            return
+        node = self.node
+        sender = node.sessions.get(source_session.client_id) if source_session is not None else None
+        node.now, node.current = self.driver.time(), None
+        message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
+        node.federation.retention.written(message)
+        if node.federated:
+            node.relay.forward(message)
+        self.driver.wake()
+
+    async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
+        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's form forbid it."""
+        topic_filter, qos = subscription
+        own = self.node.sessions.get(session.client_id or "")
+        if own is None or not valid_topic_filter(topic_filter):
+            return REFUSED
+        group, inner = split_shared(topic_filter)
+        if own.permissions is not None and not own.permissions.may_subscribe(inner):
+            return REFUSED
+        if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
+            return REFUSED
+        qos = min(qos, self.node.config.max_qos)
+        self.node.current = None
+        self.node.fanout.subscribe(Subscription(own, topic_filter, qos), group, inner)
+        return qos
+
+    def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:
+        """Make the session of a client that is away; it counts once it is put into `sessions`."""
+        session = Account()
+        session.client_id = client_id
+        session.transitions.disconnect()
+        return self.handler(client_id), session
+
+    def handler(self, client_id: str) -> Handler:
+        """Make what acts on one session where amqtt has a protocol handler."""
+        return Handler(self, client_id)
+
+    async def _cleanup_session(self, client_id: str) -> None:
+        """End a session and its connection."""
+        self._sessions.pop(client_id, None)
+
+    async def _delete_session(self, client_id: str) -> None:
+        """End a session and its connection."""
+        self._sessions.pop(client_id, None)
+
+    async def _broadcast_message(
+        self, session: Account | None, topic: str | None, data: bytes | bytearray | None, force_qos: int | None = None
+    ) -> None:
+        if topic is not None:
+            await self.internal_message_broadcast(topic, bytes(data or b""), force_qos)
+
+    async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+        """Serve a connection that somebody else accepted (external listeners), until it ends."""
+        server = self._servers.get(listener_name)
+        if server is None:
+            raise BrokerError(f"Invalid listener name '{listener_name}'")
+        remote = writer.get_peer_info()
+        if remote is None:
+            await writer.close()
+            return
+        host, port = remote
+        transport = AdapterTransport(self.driver, listener_name, reader, writer)
+        await transport.run(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", writer.get_ssl_info())

@@ -1,0 +1,208 @@
+"""Listeners: amqtt's `Server` with a limit that makes connections wait, and errors that fit on one line."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from amqtt.broker import Server
+
+from broker.config.listener_options import ListenerOptions
+from broker.io.driver import Driver, StreamProtocol
+from broker.io.epoll_transport import AVAILABLE
+from broker.io.listeners import LoopServer, ProxiedServer, StreamServer, UnixSocket, bind_all, resolve
+from broker.io.proxy_protocol import ProxyHeader
+
+BACKLOG = 4096
+"""connections that the kernel completes before we accept them; it caps this itself (net.core.somaxconn)."""
+
+MAX_PARKED = 4096
+"""connections of one listener that wait for a place; more are closed. Each costs a socket and nothing else."""
+
+TLS_TIMEOUT = 10.0
+"""s; for a TLS handshake: a connection that does nothing costs a socket."""
+
+PARKED_BYTES = 64 * 1024
+"""bytes taken from a connection that waits: what was under way when we stopped reading. More: closed."""
+
+REASONS = {
+    errno.EADDRINUSE: "address in use",
+    errno.EACCES: "permission denied",
+    errno.EADDRNOTAVAIL: "no such address on this machine",
+}
+
+
+class Waiting(Protocol):
+    """A connection that waits for a place."""
+
+    def admitted(self) -> None:
+        """Begin: there is a place."""
+
+    def abort(self) -> None:
+        """Close: there will be none."""
+
+
+class Listener(Server):  # type: ignore[misc]
+    """One listener and its places (`max_connections` of amqtt; 0 or less: as many as come)."""
+
+    def __init__(
+        self,
+        listener_name: str,
+        server_instance: Any,
+        max_connections: int = -1,
+        options: ListenerOptions | None = None,
+    ) -> None:
+        super().__init__(listener_name, server_instance, max_connections)
+        self.options = options or ListenerOptions()
+        self.unix: UnixSocket | None = None
+        self.parked: deque[Waiting] = deque()
+        self.refused = 0
+        self.closing = False
+
+    def opened(self, protocol: object) -> bool:
+        """Count a connection of a listener without a limit."""
+        self.conn_count += 1
+        return True
+
+    def closed(self, protocol: object) -> None:
+        """Count it off again."""
+        self.conn_count -= 1
+
+    def enter(self, protocol: Waiting) -> bool | None:
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+        if self.max_connections <= 0 or self.conn_count < self.max_connections:
+            self.conn_count += 1
+            return True
+        if len(self.parked) >= MAX_PARKED:
+            self.refused += 1
+            return False
+        self.parked.append(protocol)
+        return None
+
+    def leave(self, protocol: Waiting) -> None:
+        """Give a place back to the one that waited longest, or stop waiting for one."""
+        if protocol in self.parked:
+            self.parked.remove(protocol)
+        elif self.parked and not self.closing:
+            self.parked.popleft().admitted()
+        else:
+            self.conn_count -= 1
+
+    async def listen(
+        self,
+        accept: Callable[[ProxyHeader | None], asyncio.Protocol],
+        where: tuple[str | None, int] | str,
+        context: ssl.SSLContext | None,
+        refused: Callable[[str], None],
+        failed: Callable[[str, OSError], None],
+        plain: Callable[[], Driver] | None = None,
+    ) -> Any:
+        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers;
+        `failed`: with a peer and the error of its TLS handshake; `plain`: the driver whose poller takes connections that need no
+        protocol of their own.
+
+        Raises OSError.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(where, str):
+            self.unix = UnixSocket(where, self.options.socket_mode, BACKLOG)
+        plainly = plain is not None and context is None and AVAILABLE
+        if self.options.proxy_protocol or plainly or context is not None:
+            if self.unix is not None:
+                sockets = [self.unix.sock]
+            else:
+                sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
+            if self.options.proxy_protocol:
+                return ProxiedServer(
+                    loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed, refused=refused
+                )
+            if context is not None or plain is None:
+                return LoopServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed)
+            return StreamServer(sockets, plain, self, self.listener_name)
+        if self.unix is not None:
+            return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, backlog=BACKLOG)
+        sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
+        return LoopServer(loop, sockets, accept, context=None, tls_timeout=TLS_TIMEOUT, failed=failed)
+
+    async def close_instance(self) -> None:
+        """Close, and remove the file of a Unix socket."""
+        try:
+            await super().close_instance()
+        finally:
+            if self.unix is not None:
+                self.unix.remove()
+
+    def close_listening(self) -> None:
+        """Accept no more, and send away who waits."""
+        self.closing = True
+        for protocol in list(self.parked):
+            protocol.abort()
+        if self.instance is not None:
+            self.instance.close()
+
+
+class ListenerProtocol(StreamProtocol):
+    """An accepted TCP or TLS connection of a listener with a limit: it may have to wait for a place."""
+
+    __slots__ = ("_entered", "_parked", "_server")
+
+    def __init__(self, driver: Any, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
+        super().__init__(driver, listener, proxied=proxied)
+        self._server = server
+        self._entered = False
+        self._parked: list[bytes] = []
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, wait or close."""
+        self.transport = transport
+        admitted = self._server.enter(self)
+        if admitted:
+            self._entered = True
+            super().connection_made(transport)
+        elif admitted is None:
+            self._entered = True
+            transport.pause_reading()
+        else:
+            transport.abort()
+
+    def admitted(self) -> None:
+        """Begin after all, with the bytes that had come meanwhile."""
+        super().connection_made(self.transport)
+        for data in self._parked:
+            self.data_received(data)
+        self._parked.clear()
+        self.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Give the node its bytes."""
+        if self.conn is None:  # parked: a read was under way, or the loop began to read after we had said no
+            self._parked.append(data)
+            if sum(map(len, self._parked)) > PARKED_BYTES:
+                self.transport.abort()
+            else:  # asyncio before 3.12 forgets a pause that was asked for in connection_made
+                self.transport.resume_reading()
+                self.transport.pause_reading()
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node, and give the place back."""
+        super().connection_lost(exc)
+        if self._entered:
+            self._entered = False
+            self._server.leave(self)
+
+
+def listen_error(listener: str, bind: tuple[str | None, int] | str, error: Exception) -> str:
+    """Say in one line why a listener could not be opened."""
+    if isinstance(bind, str):
+        where = f"unix:{bind}"
+    else:
+        host, port = bind
+        where = f"{'*' if host is None else f'[{host}]' if ':' in host else host}:{port}"
+    reason = REASONS.get(getattr(error, "errno", None) or 0) or getattr(error, "strerror", None) or str(error)
+    return f"listener '{listener}': cannot listen on {where}: {reason}"

@@ -1,0 +1,1 @@
+"""What a broker is told: files, flags, environment and defaults, read and checked."""

@@ -1,0 +1,139 @@
+"""Who a broker is across its restarts: an id with its key and a boot number, kept beside its data (design section 3)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
+from broker.config.yaml_file import ConfigError
+
+MAX_BOOT = (1 << 32) - 1
+"""Boot numbers travel as u32."""
+
+_MAX_FILE = 160  # bytes read of a file that holds one short line
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerIdentity:
+    """Id (8 bytes), boot number (u32, grows with every start), and the key whose hash the id is."""
+
+    id: bytes
+    boot: int
+    key: BrokerKey
+
+
+class DataDir:
+    """The folder of one broker, locked while the object is open."""
+
+    __slots__ = ("_lock", "path")
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder if it is not there, and lock it. Raises ConfigError when that cannot be or another broker has it."""
+        self.path = path
+        self._lock = -1
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError:
+            holder = os.pread(self._lock, _MAX_FILE, 0).strip()
+            self.close()
+            process = f" (process {holder.decode()})" if holder.isdigit() else ""
+            raise ConfigError(f"data directory {path} is in use by another broker{process}") from None
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"data directory {path}: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        """Unlock; harmless when repeated."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def identity(self, wall: float, rng: random.Random) -> BrokerIdentity:
+        """Return the id kept here, made by `rng` the first time, and the next boot number, not below `wall` (s since the epoch).
+
+        The clock alone would not do, because it may be set back; the count alone would not, because the file may be lost.
+        Both are on the disk before they are returned. Raises ConfigError naming the file that cannot be used.
+        """
+        raw_id, raw_boot = self._read("broker-id"), self._read("boot")
+        if raw_id is not None and not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
+            raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
+        key = self._key(raw_id is None, rng)
+        if raw_id is None:
+            self._write("broker-id", key.id.hex())
+        elif bytes.fromhex(raw_id.decode().strip()) != key.id:
+            raise ConfigError(f"{self.path / 'broker-id'}: not the id of the key in broker-key, which is {key.id.hex()}")
+        previous = 0
+        if raw_boot is not None:
+            if not re.fullmatch(rb"[0-9]{1,10}\s*", raw_boot) or int(raw_boot) > MAX_BOOT:
+                raise ConfigError(f"{self.path / 'boot'}: not a boot number from 0 to {MAX_BOOT}")
+            previous = int(raw_boot)
+        boot = max(previous + 1, min(int(wall), MAX_BOOT))
+        if boot > MAX_BOOT:
+            raise ConfigError(f"{self.path / 'boot'}: {previous} is the last boot number; remove the folder for a new broker id")
+        self._write("boot", str(boot))
+        return BrokerIdentity(key.id, boot, key)
+
+    def _key(self, new: bool, rng: random.Random) -> BrokerKey:
+        """Return the key kept here; a `new` broker's is made by `rng` if there is none."""
+        raw, path = self._read("broker-key"), self.path / "broker-key"
+        if raw is None:
+            if not new:
+                raise ConfigError(f"{path}: there is none, so the id in broker-id is not ours; begin with an empty folder")
+            key = new_key(rng)
+            self._write("broker-key", (key.seed + key.public).hex())
+            return key
+        if not re.fullmatch(rb"[0-9a-fA-F]{128}\s*", raw):
+            raise ConfigError(f"{path}: not a broker's key of 128 hexadecimal digits")
+        both = bytes.fromhex(raw.decode().strip())
+        return BrokerKey(both[:SEED_BYTES], both[SEED_BYTES:])
+
+    def _read(self, name: str) -> bytes | None:
+        path = self.path / name
+        try:
+            with path.open("rb") as stream:
+                return stream.read(_MAX_FILE)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file as a whole: after a crash there is the old text or the new one, never half of it."""
+        path, fresh = self.path / name, self.path / f".{name}.new"
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, f"{text}\n".encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            fresh.replace(path)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+def new_key(rng: random.Random) -> BrokerKey:
+    """Make a key; its id, 64 bits of a hash, is another one for each of a thousand brokers, and never zero (nobody)."""
+    while not any((key := make_key(rng.randbytes(SEED_BYTES))).id):
+        pass
+    return key
+
+
+def fresh_identity(wall: float, rng: random.Random) -> BrokerIdentity:
+    """Return the identity of a broker that keeps nothing: it is a new one with every start."""
+    key = new_key(rng)
+    return BrokerIdentity(key.id, max(1, min(int(wall), MAX_BOOT)), key)

@@ -1,0 +1,135 @@
+"""Settings of a node, in the units that the code uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.base import limits
+from broker.base.broker_key import BrokerKey
+from broker.cluster.link.versions import NEWEST, OLDEST, SELECTIVE
+from discovery.address import Address, is_wildcard
+from discovery.effects import Identity, MembershipConfig
+from stp.tree import TreeConfig
+
+
+@dataclass(slots=True)
+class NodeConfig:
+    """Everything a `Node` is told at its start. Times in s, sizes in bytes."""
+
+    id: bytes = b"\0" * 8
+    boot: int = 1
+    instance: int = 0
+    """A number that no other process has, in case two have one id and one boot number; 0: none."""
+    name: str = ""
+    host: str = "127.0.0.1"
+    """Address that others are told, and that breaks ties between brokers: a concrete one, not a wildcard."""
+    port: int = 1883
+    announce_host: str | None = None
+    """What announcements say; "" means the address that they come from. None: `host`."""
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    key: BrokerKey | None = None
+    """Proves the id, and has other brokers prove theirs."""
+    discovery: str = "off"
+    seeds: tuple[tuple[str, int], ...] = ()
+    routing: str = "flood"
+    overlay: str = "capability"
+    """With routing by topic, whom messages rather pass through: who has much `capability`, or little to do (`balance`)."""
+    capability: float = 1.0
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    handshake_timeout: float = 3.0
+    td: float = 0.3
+    link_versions: tuple[int, int] = (OLDEST, NEWEST)
+    """The oldest version of the link protocol that is spoken, and the newest (`versions`)."""
+    allow_anonymous: bool = True
+    max_qos: int = 2
+    keep_missed: bool = False
+    """Keep QoS 0 messages for clients that are away where amqtt does (`Session.miss`); MQTT leaves that open (3.1.1, 3.1.2.4)."""
+    max_packet_size: int = limits.MAX_PACKET_SIZE
+    max_inflight_messages: int = limits.MAX_INFLIGHT_5
+    max_keep_alive: int = 0
+    """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
+    session_expiry_max: int | None = None
+    receive_maximum: int = 65_535
+    """QoS 1 and 2 messages that a client may have under way to us on one connection (MQTT 5, 3.2.2.3.3)."""
+    topic_alias_maximum: int = limits.TOPIC_ALIAS_MAXIMUM
+    """Aliases that a client may use towards us; 0: none."""
+    topic_aliases_out: int = limits.TOPIC_ALIASES_OUT
+    """Aliases that we use towards a client that takes them; 0: none."""
+    retain_available: bool = True
+    wildcard_subscriptions: bool = True
+    shared_subscriptions: bool = True
+    subscription_identifiers: bool = True
+    check_payload_format: bool = True
+    """Refuse a payload that is not the UTF-8 text that its Payload Format Indicator promises (0x99)."""
+    response_information: str = ""
+    """Given to clients that ask for it, `%c` their client id (MQTT 5, 3.2.2.3.15)."""
+    server_reference: str = ""
+    """Where every client is sent, "": nowhere (MQTT 5, 4.13)."""
+    client_address: str = ""
+    """Where clients connect ("host:port"), told to those of a broker that drains; "": where brokers do, if all may."""
+    redirect_permanent: bool = False
+    """With `server_reference`: for good (0x9D) or for now (0x9C)."""
+    max_connections: int = 0
+    """Clients connected at a time, 0: any number."""
+    log_tail: int = limits.TAIL_BYTES
+    """Bytes on the disk of what left the replay log while brokers that want it are away (`log_tail`), 0: none."""
+    memory_limit: int = 0
+    """Bytes that the broker keeps for clients and others (`memory_limit`), 0: any number."""
+    max_queued_bytes: int = 0
+    """Bytes of all messages that wait for clients, 0: half of `memory_limit`."""
+    max_retained_bytes: int = 0
+    """Bytes of all retained messages, 0: `limits.MAX_RETAINED_BYTES`, and a quarter of `memory_limit` at most."""
+    connection_rate: float = 0.0
+    """Clients that may connect a second, 0: any number."""
+    connect_timeout: float = limits.CONNECT_TIMEOUT
+    identity_listeners: frozenset[str] = frozenset()
+    """Listeners whose clients are called what their certificates say."""
+    link_listener: str | None = None
+    """The only listener where brokers are let in; None: all."""
+
+    def retained_limit(self) -> int:
+        """Return the bytes of all retained messages."""
+        most = self.memory_limit // 4 or limits.MAX_RETAINED_BYTES
+        return self.max_retained_bytes or min(limits.MAX_RETAINED_BYTES, most)
+
+    def log_limit(self) -> int:
+        """Return the bytes of messages that are kept for replay."""
+        return min(limits.LOG_BYTES, self.memory_limit // 4 or limits.LOG_BYTES)
+
+    def log_room(self) -> int:
+        """Return how many more bytes of large messages are kept for some seconds."""
+        most = (limits.AWAY_LOGS - 1) * self.log_limit()
+        return min(most, self.memory_limit // 2 - self.log_limit()) if self.memory_limit else most
+
+    def versions(self) -> tuple[int, int]:
+        """Return the versions of the link protocol that are spoken with this routing."""
+        oldest, newest = self.link_versions
+        return oldest if self.routing == "flood" else max(oldest, SELECTIVE), newest
+
+    def clients_at(self) -> str:
+        """Return where clients of other brokers may be sent to this one, "" if they had better not."""
+        if self.client_address or self.server_reference:
+            return "" if self.server_reference else self.client_address
+        return "" if self.link_listener is not None or is_wildcard(self.host) else str(Address(self.host, self.port))
+
+    def tree(self) -> TreeConfig:
+        """Settings of the spanning tree."""
+        return TreeConfig(hello_s=self.hello, max_age_s=max(self.link_timeout, 4 * self.hello))
+
+    def membership(self) -> MembershipConfig:
+        """Settings of discovery."""
+        return MembershipConfig(
+            cluster=self.cluster,
+            secret=self.secret,
+            announce=self.discovery == "multicast",
+            seeds=tuple(Address(host, port) for host, port in self.seeds),
+            td=self.td,
+            full_mesh=limits.FULL_MESH,
+        )
+
+    def announced(self) -> Identity:
+        """Who announcements say that we are."""
+        host = self.host if self.announce_host is None else self.announce_host
+        return Identity(self.id, self.boot, Address(host, self.port), self.name)

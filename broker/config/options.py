@@ -1,0 +1,578 @@
+"""What a broker is told by flags, environment, file and default - in this order of precedence (design section 6)."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker.base import limits
+from broker.base.broker_key import BrokerKey
+from broker.base.link_keys import cluster_key
+from broker.config.node_config import NodeConfig
+from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from discovery.address import Address, is_loopback, is_wildcard, parse_address
+from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
+from discovery.drivers.multicast import GROUP, PORT, interfaces_for
+from discovery.seeds import parse_seeds, split_seeds
+
+MIN_SECRET = 16
+"""bytes; a shorter cluster secret is guessed by who has recorded one handshake, however slow each guess is made."""
+MAX_SECRET = 4096
+"""bytes; a longer one is some other file."""
+
+MAX_COUNT = 1000
+"""brokers that one may wait for: more than ever link."""
+
+LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
+"""bytes of the log's tail: some of its files at least; its index takes a thousandth of it in memory."""
+
+DISCOVERIES = ("multicast", "static", "dns", "off")
+ROUTINGS = ("flood", "interest", "topic")
+DURABILITIES = ("none", "async", "sync")
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_BIND = "0.0.0.0:1883"
+
+
+@dataclass(slots=True, frozen=True)
+class TlsSettings:
+    """How links to other brokers are dialled by TLS. Files are PEM."""
+
+    cafile: Path
+    """Whose certificates other brokers must have."""
+    certfile: Path | None = None
+    """What this broker shows. With it links are mutual: brokers come in by a listener that requires certificates only."""
+    keyfile: Path | None = None
+    check_hostname: bool = False
+    """Whether a certificate must be for the address that was dialled."""
+
+
+@dataclass(slots=True, frozen=True)
+class AccessSettings:
+    """Who may do what (docs/access.md)."""
+
+    users: Path | None = None
+    """Who may log in; None: the plugins alone decide."""
+    rules: Path | None = None
+    """Who may publish and subscribe to what; None: everybody, to everything."""
+    anonymous: bool | dict[str, bool] | None = None
+    """Whether clients may come without a user name: everywhere, or by listener. None: if there are no users."""
+
+
+@dataclass(slots=True)
+class FederationSettings:
+    """What a broker needs to be one of many. Times in s."""
+
+    name: str = ""
+    host: str = "127.0.0.1"
+    """Advertised, and the tie-breaker of the tree: concrete, never a wildcard."""
+    port: int = 1883
+    announce_host: str | None = None
+    """What announcements say; "" means the address that they come from. None: `host`."""
+    id: bytes = b"\0" * 8
+    boot: int = 1
+    key: BrokerKey | None = None
+    """Proves the id; None: brokers with keys do not link with this one."""
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    """The cluster's key: what `link_keys.cluster_key` makes of its secret."""
+    discovery: str = "multicast"
+    seeds: tuple[tuple[str, int], ...] = ()
+    """Literal IP addresses."""
+    seed_names: tuple[tuple[str, int], ...] = ()
+    """Host names, to be resolved again and again."""
+    multicast_group: str = GROUP
+    multicast_port: int = PORT
+    interfaces: tuple[str, ...] | None = None
+    """IPv4 addresses of the interfaces for multicast; None: all that are up."""
+    routing: str = "topic"
+    overlay: str = "capability"
+    capability: float = 1.0
+    weights: tuple[float, float] | None = None
+    """Alpha and beta with which the capability is measured again and again; None: it stays as it is."""
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    td: float = 0.3
+    tls: TlsSettings | None = None
+    """None: links are dialled by plain TCP."""
+    client_address: Address | None = None
+    """Where clients connect, when that is not where brokers do."""
+    log_tail: int = limits.TAIL_BYTES
+    """Bytes on the disk of what brokers that are away have not got, 0: none."""
+    memory_limit: int = 0
+    """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0: any number."""
+    max_connections: int = 0
+    """The same for the clients that are connected."""
+    any_broker: bool = False
+    """Other brokers may link without secret or certificate although clients have to prove who they are."""
+    asked: bool = False
+    """Somebody said how others are found: it is not only the default."""
+    alone: str = ""
+    """Why this broker does not federate after all."""
+
+    @property
+    def federates(self) -> bool:
+        """Whether other brokers are looked for or let in."""
+        return self.discovery != "off" or bool(self.seeds or self.seed_names)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether other brokers prove that they belong to us."""
+        return self.secret is not None or (self.tls is not None and self.tls.certfile is not None)
+
+    def stay_alone(self, why: str) -> None:
+        """Do not federate; `why`: for a log line."""
+        self.discovery = "off"
+        self.seeds = self.seed_names = ()
+        self.alone = why
+
+    def node_config(self) -> NodeConfig:
+        """Return the part that the node wants."""
+        return NodeConfig(
+            id=self.id,
+            boot=self.boot,
+            name=self.name,
+            host=self.host,
+            port=self.port,
+            announce_host=self.announce_host,
+            cluster=self.cluster,
+            secret=self.secret,
+            key=self.key,
+            discovery=self.discovery,
+            seeds=self.seeds,
+            routing=self.routing,
+            overlay=self.overlay,
+            capability=self.capability,
+            hello=self.hello,
+            link_timeout=self.link_timeout,
+            td=self.td,
+            client_address=str(self.client_address or ""),
+            log_tail=self.log_tail,
+            memory_limit=self.memory_limit,
+            max_connections=self.max_connections,
+        )
+
+
+@dataclass(slots=True)
+class RunSettings:
+    """Everything that `mqttree run` was told, read and checked. None: not said."""
+
+    file: ConfigFile | None = None
+    listen: str | None = None
+    name: str | None = None
+    data_dir: Path | None = None
+    durability: str | None = None
+    """None: async with a data directory, else none."""
+    cluster: str = "mqttree"
+    secret: bytes | None = None
+    discovery: str = "multicast"
+    seed: tuple[Address, ...] = ()
+    advertise: Address | None = None
+    routing: str = "topic"
+    overlay: str = "capability"
+    admin: Address | None = None
+    admin_hosts: tuple[str, ...] = ()
+    wait_for: int = 1
+    """How many brokers there have to be, this one included, before `/readyz` says that clients should come."""
+    log_level: str = "info"
+    capability: float | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    """The capability's weights of the CPU and of memory."""
+    hello: float = 0.5
+    link_timeout: float = 2.0
+    td: float = 0.3
+    multicast_group: str = GROUP
+    multicast_port: int = PORT
+    interfaces: tuple[str, ...] | None = None
+    tls: TlsSettings | None = None
+    client_address: Address | None = None
+    log_format: str = "text"
+    allow_unauthenticated_brokers: bool = False
+    asked: bool = False
+    access: AccessSettings = AccessSettings()
+
+    def federation(
+        self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
+    ) -> FederationSettings:
+        """Work out the settings of a broker whose links come in at `bind`.
+
+        `own_host` is asked for this machine's address when `bind` is a wildcard; `capability` is the measured one.
+        """
+        interfaces: tuple[str, ...] | None = None
+        announce_host: str | None = None
+        host = bind.host
+        if is_wildcard(host):
+            # the right address depends on who asks: an announcement is answered to where it came from
+            host, announce_host = own_host(), ""
+        elif is_loopback(host):
+            host = "127.0.0.1" if host == "localhost" else host
+            interfaces = ("127.0.0.1",)
+        else:
+            found = interfaces_for(host)
+            interfaces = tuple(found) if found is not None else None
+        port = bind.port
+        if self.advertise is not None:
+            host, port = self.advertise
+            announce_host = None
+        literals, names = split_seeds(self.seed if self.discovery != "off" else ())
+        return FederationSettings(
+            name=self.name if self.name is not None else default_name(port),
+            host=host,
+            port=port,
+            announce_host=announce_host,
+            id=id,
+            boot=boot,
+            cluster=self.cluster,
+            secret=None if self.secret is None else cluster_key(self.secret, self.cluster),
+            discovery=self.discovery,
+            seeds=tuple((seed.host, seed.port) for seed in literals),
+            seed_names=tuple((seed.host, seed.port) for seed in names),
+            multicast_group=self.multicast_group,
+            multicast_port=self.multicast_port,
+            interfaces=self.interfaces if self.interfaces is not None else interfaces,
+            routing=self.routing,
+            overlay=self.overlay,
+            capability=self.capability if self.capability is not None else capability,
+            weights=(self.alpha, self.beta) if self.capability is None else None,
+            hello=self.hello,
+            link_timeout=self.link_timeout,
+            td=self.td,
+            tls=self.tls,
+            client_address=self.client_address,
+            any_broker=self.allow_unauthenticated_brokers,
+            asked=self.asked,
+        )
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> RunSettings:
+    """Put flags over environment over file over default. Keys of `flags` have underscores, None means not given.
+
+    Raises ConfigError with one line that names the flag, the variable, or the file, its line and key.
+    """
+    config = flags.get("config")
+    if config is None:
+        config = environment.get("MQTTREE_CONFIG") or None
+    file = ConfigFile.read(config) if config is not None else None
+    inner = [name for name, option in OPTIONS.items() if not option.top]
+    section = file.section(("federation",), inner) if file is not None else {}
+    settings = RunSettings(file=file, access=read_access(file))
+    places: dict[str, str] = {}
+    for name, option in OPTIONS.items():
+        variable = f"MQTTREE_{name.upper()}"
+        value: Any
+        if flags.get(name) is not None:
+            value, where = flags[name], f"--{name.replace('_', '-')}"
+        elif option.flag and environment.get(variable):  # containers set variables to nothing to mean nothing
+            value, where = environment[variable], variable
+        elif file is not None and option.top and file.data.get(name) is not None:
+            value, where = file.data[name], file.where((name,))
+        elif file is not None and section.get(name) is not None:
+            key = name if name in file.data["federation"] else name.replace("_", "-")
+            value, where = section[name], file.where(("federation", key))
+        else:
+            continue
+        try:
+            setattr(settings, option.field or name, option.read(value))
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        places[name] = where
+        settings.asked |= name in ("seed", "discovery")
+        if name == "durability" and value != "none" and settings.data_dir is None:
+            raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
+    if settings.seed and settings.discovery == "off":
+        raise ConfigError(f"{places['seed']}: discovery is off ({places['discovery']}), so nobody would be dialled")
+    return settings
+
+
+def read_access(file: ConfigFile | None) -> AccessSettings:
+    """Read the file's `access:` section. Raises ConfigError with one line that names the file, its line and key."""
+    section = file.section(("access",), ACCESS) if file is not None else {}
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        if file is not None and value is not None:
+            try:
+                found[name] = ACCESS[name](value)
+            except ValueError as error:
+                file.fail(("access", name), str(error))
+    return AccessSettings(**found)
+
+
+def split_bind(text: str, default_port: int = 1883) -> Address:
+    """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST" or "".
+
+    The host is "" for every interface. Raises ValueError with one clear line.
+    """
+    trimmed = text.strip()
+    if trimmed.isascii() and trimmed.isdecimal():
+        trimmed = f":{trimmed}"
+    if not trimmed or (trimmed.startswith(":") and trimmed.count(":") == 1):
+        port = parse_address(f"0.0.0.0{trimmed if trimmed != ':' else ''}", default_port).port
+        return Address("", port)
+    return parse_address(trimmed, default_port)
+
+
+def default_name(port: int) -> str:
+    """Return what a broker is called that was given no name: the machine and, as there may be several, the port."""
+    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][: MAX_NAME - 8]
+    if not host.isascii():
+        host = ""
+    return f"{host or 'broker'}:{port}"
+
+
+def first_address() -> str:
+    """Return this machine's first IPv4 address that is up and not loopback, else 127.0.0.1."""
+    import psutil
+
+    try:
+        stats = psutil.net_if_stats()
+        for name, addresses in psutil.net_if_addrs().items():
+            if name in stats and stats[name].isup:
+                for entry in addresses:
+                    if entry.family == 2 and not is_loopback(entry.address):  # AF_INET
+                        return str(entry.address)
+    except (OSError, psutil.Error):
+        pass
+    return "127.0.0.1"
+
+
+# ------------------------------------------------------------------ readers: a text or a YAML value -> what it means
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, not {kind_of(value)}" + ("; put it in quotes" if _plain(value) else ""))
+    return value
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _choice(*choices: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value is False and "off" in choices:  # what YAML makes of a bare `off`
+            return "off"
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+def _bind(value: object) -> str:
+    text = str(value) if type(value) is int else _text(value)
+    split_bind(text)
+    return text.strip()
+
+
+def _address(value: object) -> Address:
+    address = parse_address(_text(value))
+    if is_wildcard(address.host):
+        raise ValueError(f"address {value!r}: others have to be told one address that is reachable")
+    return address
+
+
+def _admin(value: object) -> Address:
+    found = split_bind(str(value) if type(value) is int else _text(value), 8080)
+    return Address(found.host or "0.0.0.0", found.port)
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    return tuple(_text(text) for text in texts)
+
+
+def _seeds(value: object) -> tuple[Address, ...]:
+    texts = value if isinstance(value, list) else [value]
+    try:
+        return tuple(parse_seeds([_text(text) for text in texts]))
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("seed: ")) from None
+
+
+def _bounded(what: str, limit: int) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value)
+        if not text.strip():
+            raise ValueError(f"{what} is empty")
+        check_text(what, text, limit)
+        return text
+
+    return read
+
+
+def _path(value: object) -> Path:
+    text = _text(value)
+    if not text or "\0" in text:
+        raise ValueError(f"{text!r} is not a file name")
+    return Path(text)
+
+
+def _secret(value: object) -> bytes:
+    path = _path(value)
+    try:
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            raw = stream.read(MAX_SECRET + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    if status.st_mode & 0o077:
+        mode = f"{status.st_mode & 0o777:04o}"
+        raise ValueError(f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ValueError(f"{path} holds a secret and belongs to another user (uid {status.st_uid}): chown it")
+    secret = raw.rstrip(b"\r\n")
+    if not secret:
+        raise ValueError(f"{path} is empty")
+    if len(secret) < MIN_SECRET:
+        raise ValueError(f"{path} has {len(secret)} bytes, a cluster secret needs {MIN_SECRET} at least")
+    if len(raw) > MAX_SECRET:
+        raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
+    return secret
+
+
+def _number(low: float, high: float, unit: str = "") -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, not {kind_of(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"{value:g} is not between {low:g} and {high:g}{unit}")
+        return float(value)
+
+    return read
+
+
+def _count(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 5 else value
+    if type(number) is not int or not 1 <= number <= MAX_COUNT:
+        raise ValueError(f"{value!r} is not a number of brokers from 1 to {MAX_COUNT}")
+    return number
+
+
+def _tail(value: object) -> int:
+    if type(value) is not int or not (value == 0 or LEAST_TAIL <= value <= MOST_TAIL):
+        raise ValueError(f"{value!r} is not a number of bytes from {LEAST_TAIL} to {MOST_TAIL}, nor 0")
+    return value
+
+
+def _port(value: object) -> int:
+    if type(value) is not int or not 0 < value < 65536:
+        raise ValueError(f"{value!r} is not a port number from 1 to 65535")
+    return value
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, not {kind_of(value)}")
+    return value
+
+
+def _group(value: object) -> str:
+    text = _text(value)
+    parts = text.split(".")
+    numbers = [int(part) if part.isascii() and part.isdecimal() and len(part) <= 3 else 256 for part in parts]
+    if len(numbers) != 4 or max(numbers) > 255 or not 224 <= numbers[0] <= 239:
+        raise ValueError(f"{text!r} is not an IPv4 multicast address")
+    return ".".join(map(str, numbers))
+
+
+def _interfaces(value: object) -> tuple[str, ...]:
+    found = []
+    for entry in value if isinstance(value, list) else [value]:
+        host = parse_address(_text(entry)).host
+        if interfaces_for(host) != [host]:
+            raise ValueError(f"{entry!r} is not the IPv4 address of an interface")
+        found.append(host)
+    if not found:
+        raise ValueError("the list is empty")
+    return tuple(found)
+
+
+def _tls(value: object) -> TlsSettings:
+    """Read cafile, certfile, keyfile and check_hostname; the files have to be there."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected cafile, certfile and keyfile, not {kind_of(value)}")
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        name = str(key).replace("-", "_")
+        if name == "check_hostname" and isinstance(entry, bool):
+            found[name] = entry
+        elif name in ("cafile", "certfile", "keyfile"):
+            found[name] = _path(entry)
+            if not found[name].is_file():
+                raise ValueError(f"{name}: cannot read {entry}: No such file")
+        else:
+            raise ValueError(f"{key!r} is not one of cafile, certfile, keyfile, check_hostname (true or false)")
+    if "cafile" not in found:
+        raise ValueError("needs cafile: whose certificates other brokers have")
+    if ("certfile" in found) != ("keyfile" in found):
+        raise ValueError("certfile and keyfile go together")
+    return TlsSettings(**found)
+
+
+def _anonymous(value: object) -> bool | dict[str, bool]:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"expected yes or no, or listeners with yes or no each, not {kind_of(value)}")
+    for listener, choice in value.items():
+        if not isinstance(choice, bool):
+            raise ValueError(f"listener {listener!r}: expected yes or no, not {kind_of(choice)}")
+    return {str(listener): choice for listener, choice in value.items()}
+
+
+ACCESS: dict[str, Callable[[object], Any]] = {"users": _path, "rules": _path, "anonymous": _anonymous}
+"""Keys of the file's `access:` section."""
+
+
+class Option(NamedTuple):
+    """One thing that can be set: how its value is read, whether it is a flag and a variable too, its field, and whether its key
+    is at the top of the file."""
+
+    read: Callable[[object], Any]
+    flag: bool = True
+    field: str = ""
+    top: bool = False
+
+
+OPTIONS: dict[str, Option] = {
+    "listen": Option(_bind),
+    "name": Option(_bounded("name", MAX_NAME)),
+    "data_dir": Option(_path),
+    "durability": Option(_choice(*DURABILITIES), top=True),
+    "cluster": Option(_bounded("cluster name", MAX_CLUSTER)),
+    "secret_file": Option(_secret, field="secret"),
+    "discovery": Option(_choice(*DISCOVERIES)),
+    "seed": Option(_seeds),
+    "advertise": Option(_address),
+    "routing": Option(_choice(*ROUTINGS)),
+    "overlay": Option(_choice("capability", "balance"), flag=False),
+    "admin": Option(_admin),
+    "admin_hosts": Option(_hosts, flag=False),
+    "wait_for": Option(_count),
+    "log_level": Option(_choice(*LEVELS)),
+    "log_format": Option(_choice("text", "json")),
+    "capability": Option(_number(0.0, 1e8), flag=False),
+    "alpha": Option(_number(0.0, 1e4), flag=False),
+    "beta": Option(_number(0.0, 1e4), flag=False),
+    "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
+    "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
+    "td": Option(_number(0.01, 3600.0, " s"), flag=False),
+    "multicast_group": Option(_group, flag=False),
+    "multicast_port": Option(_port, flag=False),
+    "interfaces": Option(_interfaces, flag=False),
+    "tls": Option(_tls, flag=False),
+    "client_address": Option(_address, flag=False),
+    "log_tail": Option(_tail, flag=False),
+    "allow_unauthenticated_brokers": Option(_switch, flag=False),
+}
+"""Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are flags and MQTTREE_ variables
+as well.
+
+Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service of that name.
+"""

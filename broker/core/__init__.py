@@ -1,0 +1,1 @@
+"""One broker for its own clients, pure: connections, sessions, subscriptions, retained messages."""

@@ -1,0 +1,523 @@
+"""The first packet of a connection: CONNECT of a client or of a broker (MQTT-3.1, MQTT-3.2; MQTT-ST II-C1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
+from broker.base import limits
+from broker.cluster.link.handshake import calls_as_broker
+from broker.core.client import Client
+from broker.core.connection import Connection
+from broker.core.effects import Authenticate
+from broker.core.memory_limit import will_memory
+from broker.core.reason_string import explain, well_formed
+from broker.core.session import NEVER, Session
+from broker.core.session_owner import abandoned, belongs, owner_of
+from broker.core.topic_alias import Aliases
+from broker.io.proxy_protocol import common_name
+from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
+from broker.wire.decode import decode_connect, decode_packet
+from broker.wire.encode import encode_packet, return_code
+from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
+from broker.wire.packets import Auth, Connack, Connect, Disconnect, Will
+from broker.wire.properties import Properties, Property
+from broker.wire.strings import shorten
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.auth.authorization import Access
+    from broker.node import Node
+
+
+MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
+"""How a CONNECT of MQTT 5 begins: a client's, and a broker's."""
+
+
+class Handshake:
+    """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
+
+    __slots__ = (
+        "_proof", "admitted", "authentication", "checking", "conn", "connect", "in_line", "node", "owner", "timer", "version",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, conn: Connection) -> None:
+        self.node = node
+        self.conn = conn
+        self.connect: Connect | None = None
+        self.version = 4
+        self.timer = 0  # see `Node.handshake_over`
+        self.checking = False  # the client's password
+        self.admitted = False  # it has waited until this broker had joined the others, see `Propagation.admits`
+        self.in_line = False  # its older connection is read first, see `Predecessors`
+        self.authentication: Authentication | None = None
+        self.owner: str | None = None  # the client's user, once it is let in: see `session_owner`
+        self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Take the CONNECT, and AUTH while the client proves itself; what is behind that is for the connection's next owner."""
+        conn = self.conn
+        position = 0
+        try:
+            while conn.owner is self and position < len(data) and not (conn.waiting or conn.closing or conn.closed):
+                first = data[position]
+                if self.connect is None and first >> 4 != PacketType.CONNECT:
+                    raise ProtocolViolation("first packet is not CONNECT [MQTT-3.1.0-1]")
+                length, body = read_length(data, position + 1)
+                if body < 0:
+                    return position
+                if self.connect is None and data[body : body + 7] in MQTT_5:
+                    self.version = 5  # also of a CONNECT that cannot be read further
+                end = body + length
+                if end - position > conn.max_packet_size:
+                    raise ProtocolViolation("CONNECT is too large", ReasonCode.PACKET_TOO_LARGE)
+                if end > len(data):
+                    return position
+                if self.connect is None:
+                    self._connect(first, data[body:end], now)
+                else:
+                    self._exchange(first, data[body:end], now)
+                position = end
+        except WireError as error:
+            self._refuse(error)
+            return len(data)
+        owner = conn.owner
+        if position < len(data) and owner is not self and owner is not None and not (conn.waiting or conn.closing):
+            return position + owner.packets(data[position:], now)
+        return position
+
+    def _connect(self, first: int, body: bytes, now: float) -> None:
+        connect = decode_connect(first, body)
+        counters = self.node.counters
+        counters.bytes_received += len(body) + 2
+        counters.bytes_received_other += len(body) + 2
+        self.connect = connect
+        self.version = connect.version
+        if not connect.bridge:
+            self._client(connect, now)
+        elif not calls_as_broker(connect):
+            raise UnsupportedVersion(f"protocol level {connect.version | BRIDGE_BIT:#04x} of no broker of ours is not supported")
+        elif self.node.config.link_listener not in (None, self.conn.listener):
+            raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
+        else:
+            self.node.federation.accept(self.conn, connect, body, now)
+
+    def _refuse(self, error: WireError) -> None:
+        node = self.node
+        node.counters.malformed += 1
+        text = f"{self.conn.peer}: {error.message}; closed"
+        node.log_limit.line("warning", error.message, self.conn.peer, text)
+        last = b""
+        if self.version != 5 and isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
+            last = b"\x20\x02\x00\x01"
+        elif self.version == 5:
+            last = self._refusal(Connack(False, error.reason), error.message)
+        self.conn.linger = True
+        self.conn.close(last)
+        node.forget(self.conn)
+
+    # ---------------------------------------------------------------- clients
+
+    def _client(self, connect: Connect, now: float) -> None:
+        node = self.node
+        if not self._room(connect, now):
+            return
+        if self.conn.listener in node.config.identity_listeners:
+            connect.username = common_name(self.conn.secure)
+            connect.password = None
+            if connect.username is None:
+                self.turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
+                return
+        method = connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
+        if not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
+            # MQTT-3.1.3-8; 3.1 asks for a client id always
+            self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
+        elif connect.will is not None and not self._will(connect, connect.will):
+            pass
+        elif method is not None:
+            self._authenticate(connect, method, now)
+        else:
+            self._admit(connect, now)
+
+    def _will(self, connect: Connect, will: Will) -> bool:
+        """Turn away who has a will that could not be published."""
+        config = self.node.config
+        if will.qos > config.max_qos:  # MQTT-3.2.2-12
+            self.turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
+        elif will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
+            self.turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
+        elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
+            self.turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
+        elif config.check_payload_format and not well_formed(will.payload, will.properties):
+            self.turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+        else:
+            return True
+        return False
+
+    def _room(self, connect: Connect, now: float) -> bool:
+        """Turn away who is to go elsewhere, or is one too many."""
+        node = self.node
+        config = node.config
+        if config.server_reference:
+            node.counters.redirected += 1
+            reason = ReasonCode.SERVER_MOVED if config.redirect_permanent else ReasonCode.USE_ANOTHER_SERVER
+            why = f"is to use {config.server_reference}"
+            self.turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
+        elif node.rate is not None and not node.rate.take(now):
+            self.turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
+        else:
+            return self._place(connect)
+        return False
+
+    def _place(self, connect: Connect) -> bool:
+        """Turn away who is one too many, at CONNECT and again when others may have come while it was being authenticated."""
+        node = self.node
+        if node.drain is not None or node.stopping:
+            self._elsewhere("" if node.drain is None else node.drain.reference())
+            return False
+        if node.federation.id_conflict.yields:
+            why = "comes while another broker has this one's id"
+            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
+            return False
+        most = node.config.max_connections
+        if most and node.connected >= most:
+            old = node.sessions.get(connect.client_id)
+            if old is None or old.conn is None:  # else it takes the place of another
+                self.turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
+                return False
+        return True
+
+    def _elsewhere(self, where: str) -> None:
+        """Turn away who comes while this broker drains; `where`: another one, "" when there is none."""
+        if where:
+            self.node.counters.redirected += 1
+            properties: Properties = {Property.SERVER_REFERENCE: where}
+            self.turn_away(ReasonCode.USE_ANOTHER_SERVER, f"is to use {where}", properties, level="debug")
+        else:
+            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, "comes while this broker is going to stop", level="debug")
+
+    def _admit(self, connect: Connect, now: float) -> None:
+        """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do so by AUTH."""
+        if self.node.access is not None and not self._admitted(self.node.access, connect):
+            return
+        if self.checking or self.node.hooks.authenticate:
+            self.conn.waiting = True
+            self.node.effects.append(Authenticate(self, connect))
+        elif not self.node.config.allow_anonymous and self.authentication is None:
+            self.turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
+        else:
+            self._accept(connect, now)
+
+    def _admitted(self, access: Access, connect: Connect) -> bool:
+        """Turn away who needs a user name and has none, or one that nobody checks; else find out whether a password must be
+        checked."""
+        node = self.node
+        listener = self.conn.listener
+        if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
+            if not access.lets_anonymous(listener):
+                what = "no user name" if connect.username is None else "a user name that nobody checks"
+                self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has {what}, and listener '{listener}' lets nobody anonymous in")
+                return False
+        elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
+            if node.checking >= limits.PASSWORD_CHECKS:
+                self.turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
+                return False
+            self.checking = True
+            node.checking += 1
+        return True
+
+    # ---------------------------------------------------------------- enhanced authentication (MQTT 5, 4.12)
+
+    @property
+    def proven(self) -> str | None:
+        """The user's name if enhanced authentication has proven it: there is no password to be asked for."""
+        return self.authentication.username or None if self.authentication is not None else None
+
+    def _authenticate(self, connect: Connect, method: str, now: float) -> None:
+        begin = self.node.methods.get(method)
+        if begin is None:
+            self.turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, f"asks for the authentication method {shorten(method)}")
+            return
+        self.authentication = Authentication(method, begin)
+        data = (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
+        self._progress(lambda authentication: authentication.start(data), now)
+
+    def _exchange(self, first: int, body: bytes, now: float) -> None:
+        """Take a packet between CONNECT and CONNACK."""
+        packet = decode_packet(first, body, 5) if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT) else None
+        if isinstance(packet, Disconnect):
+            self.conn.close()
+            self.node.forget(self.conn)
+        elif isinstance(packet, Auth):
+            self._progress(lambda authentication: authentication.take(packet, connected=False), now)
+        else:
+            raise ProtocolViolation("neither AUTH nor DISCONNECT before CONNACK [MQTT-3.1.2-30]")
+
+    def _progress(self, step: Callable[[Authentication], Auth], now: float) -> None:
+        authentication, connect = self.authentication, self.connect
+        assert authentication is not None
+        assert connect is not None
+        try:
+            answer = step(authentication)
+            if not authentication.running and connect.username not in (None, authentication.username):
+                raise AuthenticationFailed("has proven to be another user than User Name says")
+        except AuthenticationFailed as error:
+            self.node.counters.authentication_failed += 1
+            self.turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
+            return
+        if authentication.running:
+            packet = encode_packet(answer, 5)
+            if len(packet) > (connect.properties or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE):
+                self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH")
+            else:
+                self.conn.send(packet)
+        else:
+            connect.username = authentication.username
+            self._proof = answer.properties or {}
+            self._admit(connect, now)
+
+    # ---------------------------------------------------------------- answers
+
+    def answered(self, allowed: bool, now: float) -> None:
+        """Go on after the answer of who checks passwords and of the authentication plugins."""
+        conn = self.conn
+        conn.waiting = False
+        if self.checking:
+            self.checking = False
+            self.node.checking -= 1
+        if not conn.closed and not conn.closing and self.connect is not None:
+            if allowed:
+                self._accept(self.connect, now)
+            else:
+                reason = ReasonCode.NOT_AUTHORIZED
+                if self.connect.username is not None:
+                    reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD
+                self.turn_away(reason, "failed to authenticate")
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
+
+    def turn_away(
+        self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "", level: str = "warning"
+    ) -> None:
+        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead; `level`: of the line in the log."""
+        connect = self.connect
+        assert connect is not None
+        self.node.counters.connects_refused += 1
+        name = "" if connect.username is None else f", user {shorten(connect.username)},"
+        text = f"client {shorten(connect.client_id)}{name} at {self.conn.peer} {why}; refused"
+        self.node.log_limit.line(level, f"refused ({reason.name})", self.conn.peer, text)
+        self.conn.linger = True
+        if connect.version == 5:
+            self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))
+        else:
+            self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
+        self.node.forget(self.conn)
+
+    def foreign(self) -> None:
+        """Refuse who comes with the client id of another user's session."""
+        self.node.counters.sessions_foreign += 1
+        why = "comes with the client id of another user's session"
+        self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why, told="this client id belongs to another user")
+
+    def _refusal(self, connack: Connack, why: str) -> bytes:
+        asked = self.connect.properties if self.connect is not None else None
+        maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE)
+        data = explain(connack, why, maximum)
+        if len(data) > maximum:
+            data = encode_packet(Connack(False, connack.code), 5)
+        return data if len(data) <= maximum else b""
+
+    def go_on(self, now: float) -> None:
+        """Go on: what the client sent on its older connection is handled."""
+        conn = self.conn
+        conn.waiting = False
+        if self.connect is not None:
+            self._accept(self.connect, now, read=True)
+        if not conn.waiting:  # for its session, now
+            conn.resume(now)
+
+    def admit(self, now: float) -> None:
+        """Go on: this broker has joined the others, or nobody is there."""
+        self.admitted = True
+        self.moved(0, now)
+
+    def moved(self, stamp: int, now: float) -> None:
+        """Go on: the client's session has come from another broker, or does not come."""
+        node, conn = self.node, self.conn
+        current, node.current = node.current, conn
+        conn.waiting = False
+        if not conn.closed and not conn.closing and self.connect is not None:
+            self._accept(self.connect, now, stamp)
+        conn.resume(now)
+        node.current = current
+
+    def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
+        """Let a client in. `stamp`: when its connection began, if it has waited for its session since; `read`: its older
+        connection here was read to its end."""
+        node = self.node
+        conn = self.conn
+        if not self._place(connect):
+            return
+        answer: Properties = self._proof
+        if not connect.client_id:
+            connect.client_id = node.new_client_id()
+            answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        self.owner = owner_of(node, connect.username, self.conn.listener, proven=self.authentication is not None)
+        old = node.sessions.get(connect.client_id)
+        if old is not None and not belongs(node, old, self.owner):
+            if not abandoned(node, old):
+                self.foreign()
+                return
+            node.end_session(old)  # what waits for one user is not for another
+        known = stamp or read or self.admitted or connect.clean_start
+        if not known and not node.federation.propagation.admits(now, self.admit):
+            conn.waiting = True
+            return
+        if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
+            return
+        if not stamp and not (stamp := node.moving.begin(self, connect, now)):
+            return  # waits for its session, or is refused
+        old = node.sessions.get(connect.client_id)
+        if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
+            node.counters.sessions_refused += 1
+            self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
+            return
+        if old is None and not node.memory.takes_more:
+            self.turn_away(ReasonCode.SERVER_BUSY, "comes while memory is short")
+            return
+        if old is not None and old.conn is not None:
+            node.take_over(old)
+            old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection
+        if old is not None and connect.clean_start:
+            node.end_session(old)
+            old = None
+        present = old is not None
+        session = old if old is not None else Session(node, connect.client_id)
+        session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
+        session.stop_timers()
+        node.sessions[connect.client_id] = session
+        session.stamp = stamp
+        if not present:
+            session.born = stamp
+            session.floor = node.moving.tombstones.floor(connect.client_id, self.owner)
+        if connect.clean_start:
+            session.floor = stamp
+        self._configure(session, connect, answer)
+        node.moving.came(session, present)
+        client = Client(node, conn, session, connect)
+        client.authentication = self.authentication
+        client.keep_alive = self._keep_alive(connect, answer) * 1.5
+        session.conn = conn
+        connack = self._connack(connect, present, answer)
+        if len(connack) > session.maximum_packet_size:
+            self._give_up(client)
+            return
+        conn.outbox.append(connack)
+        conn.traffic.other += len(connack)
+        session.outbox = conn.outbox
+        if len(conn.outbox) == 1:
+            node.dirty.append(conn)
+        conn.owner = client
+        node.handshake_over(self)
+        conn.max_packet_size = node.config.max_packet_size
+        node.client_came(client, now)
+        connect.forget()
+        if node.durability is not None:
+            node.durability.came(session, present=present)
+        if present:
+            session.redeliver()
+
+    def _give_up(self, client: Client) -> None:
+        """Close on a client whose Maximum Packet Size is below that of its CONNACK (MQTT-3.1.2-24)."""
+        client.session.will = None
+        self.node.connected += 1  # `client_gone` takes it back
+        self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
+        self.node.client_gone(client, "refused", graceful=True)
+
+    def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
+        node = self.node
+        properties = connect.properties
+        maximum = limits.MAX_PACKET_SIZE
+        aliases = 0
+        if properties:
+            maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
+            aliases = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out)
+        changed = session.version != connect.version or session.maximum_packet_size != maximum
+        session.version = connect.version
+        session.clean = connect.clean_start
+        session.username = connect.username
+        session.owner = self.owner
+        if node.access is not None or session.permissions is not None:
+            permissions = node.permissions(connect.username, connect.client_id, self.conn.listener)
+            changed = changed or permissions is None or not permissions.same(session.permissions)
+            session.permissions = permissions
+            node.revoke(session)
+        session.will = connect.will
+        session.will_memory = will_memory(connect.will)
+        session.maximum_packet_size = maximum
+        session.limited = maximum < limits.MAX_PACKET_SIZE
+        session.aliases = Aliases(aliases) if aliases else None
+        session.checked = session.limited or session.aliases is not None
+        most = node.config.max_inflight_messages
+        if connect.version == 5:
+            properties = properties or {}
+            asked = properties.get(Property.SESSION_EXPIRY_INTERVAL, 0)
+            session.expire_after(asked)
+            if session.expiry not in (NEVER, asked):
+                answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
+            session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
+        else:
+            session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
+            session.receive_maximum = min(limits.MAX_INFLIGHT, most)
+        if changed:
+            node.fanout.session_changed(session)
+
+    def _keep_alive(self, connect: Connect, answer: Properties) -> int:
+        maximum = self.node.config.max_keep_alive
+        if maximum and connect.version == 5 and (connect.keep_alive == 0 or connect.keep_alive > maximum):
+            answer[Property.SERVER_KEEP_ALIVE] = maximum
+            return maximum
+        return connect.keep_alive
+
+    def _connack(self, connect: Connect, present: bool, answer: Properties) -> bytes:
+        if connect.version == 5:
+            self._announce(connect, answer)
+        elif connect.version == 4:
+            return b"\x20\x02\x01\x00" if present else b"\x20\x02\x00\x00"
+        return encode_packet(Connack(present and connect.version > 3, 0, answer or None), connect.version)
+
+    def _announce(self, connect: Connect, answer: Properties) -> None:
+        """Put what this broker is not, or not as usual, into a CONNACK (MQTT 5, 3.2.2.3)."""
+        config = self.node.config
+        if config.topic_alias_maximum:
+            answer[Property.TOPIC_ALIAS_MAXIMUM] = config.topic_alias_maximum
+        if config.max_qos < 2:
+            answer[Property.MAXIMUM_QOS] = config.max_qos
+        if config.max_packet_size < limits.MAX_PACKET_SIZE:
+            answer[Property.MAXIMUM_PACKET_SIZE] = config.max_packet_size
+        if config.receive_maximum < 65_535:
+            answer[Property.RECEIVE_MAXIMUM] = config.receive_maximum
+        for available, name in (
+            (config.retain_available, Property.RETAIN_AVAILABLE),
+            (config.wildcard_subscriptions, Property.WILDCARD_SUBSCRIPTION_AVAILABLE),
+            (config.subscription_identifiers, Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE),
+            (config.shared_subscriptions, Property.SHARED_SUBSCRIPTION_AVAILABLE),
+        ):
+            if not available:
+                answer[name] = 0
+        if config.response_information and (connect.properties or {}).get(Property.REQUEST_RESPONSE_INFORMATION):
+            answer[Property.RESPONSE_INFORMATION] = config.response_information.replace("%c", connect.client_id)
+
+    # ---------------------------------------------------------------- end
+
+    def lost(self, reason: str, now: float) -> None:
+        """Nothing had begun: nothing to end."""
+        self.node.handshake_over(self)
+
+    def control_first(self) -> bytes:
+        """Nothing overtakes here."""
+        return b""
+
+    def drained(self, now: float) -> None:
+        """Nothing waits here."""

@@ -1,0 +1,408 @@
+"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket (design section 1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.base import limits
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+class Transport(Protocol):
+    """What a driver (or a simulated network) offers a connection. None of it blocks or answers."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; may call `Connection.pause` before it returns."""
+
+    def close(self) -> None:
+        """Close once everything written has gone out; with `Connection.linger` the peer may send for LINGER more."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+    def unread(self) -> bool:
+        """Hand over some of what the peer has sent, if that can be done at once; return whether there may be more, which is
+        handed over in the next turns. Never calls `Node.connection_lost` before it returns."""
+
+    def unsent(self) -> int:
+        """Return the bytes written that the peer's system has not taken yet, as far as that is known."""
+
+
+class Nowhere:
+    """The transport of a connection that its peer has closed while a packet waited for an answer: what came before the end is
+    still handled (`Node.connection_lost`)."""
+
+    __slots__ = ("_conn",)
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def close(self) -> None:
+        """Be gone, in a moment: somebody may be in the middle of something."""
+        conn = self._conn
+        conn.node.schedule(conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now))
+
+    def abort(self) -> None:
+        """`Connection.abort` does what there is to do."""
+
+    def pause_reading(self) -> None:
+        """Nothing comes."""
+
+    def resume_reading(self) -> None:
+        """Nothing comes."""
+
+    def unread(self) -> bool:
+        """Nothing comes."""
+        return False
+
+    def unsent(self) -> int:
+        """Nobody takes anything."""
+        return 0
+
+
+class Owner(Protocol):
+    """Who speaks on a connection: a client or a link."""
+
+    def packets(self, data: bytes, now: float) -> int:
+        """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that the connection is gone; called once."""
+
+    def control_first(self) -> bytes:
+        """Return bytes that overtake queued data (links: BPDUs), or b""."""
+
+    def drained(self, now: float) -> None:
+        """Note that the peer has caught up with everything that waited for it."""
+
+
+class Connection:
+    """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox` first lists it in `node.dirty`."""
+
+    __slots__ = (
+        "_have",
+        "_need",
+        "_parts",
+        "asked",
+        "backlog",
+        "backlog_bytes",
+        "closed",
+        "closing",
+        "conn",
+        "dropped",
+        "ended",
+        "gate",
+        "held",
+        "kind",
+        "last_heard",
+        "linger",
+        "listener",
+        "max_packet_size",
+        "node",
+        "outbox",
+        "owner",
+        "paused",
+        "peer",
+        "secure",
+        "stalled",
+        "traffic",
+        "transport",
+        "waiting",
+        "waiting_since",
+    )
+
+    def __init__(self, node: Node, kind: str, peer: str, listener: str, transport: Transport, now: float) -> None:
+        """`kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log lines; `now`: s."""
+        self.node = node
+        self.kind = kind
+        self.peer = peer
+        self.listener = listener
+        self.transport = transport
+        self.owner: Owner | None = None
+        self.traffic = node.counters.to_clients
+        self.outbox: list[bytes] = []
+        self.conn: Connection | None = self  # an outlet's connection; a session's is None while its client is away
+        self.last_heard = now
+        self.max_packet_size = limits.MAX_CONNECT_SIZE
+        self.paused = False
+        self.held = False  # not read because a subscriber of its messages is behind
+        self.stalled = False  # too slow for too long: holds back nobody any more
+        self.waiting = False  # a packet waits for the answer to an effect
+        self.waiting_since = 0.0
+        self.asked = 0  # bytes of memory of the last filters that were asked for: they are kept while `waiting`
+        self.closing = False
+        self.closed = False
+        self.ended = ""  # the peer has gone, and why, but what it sent before is not handled yet
+        self.linger = False  # the peer may be sending while we close: it has to hear why
+        self.backlog: list[bytes] = []
+        self.backlog_bytes = 0
+        self.dropped = 0
+        self.gate = 0  # not 0: what goes out waits for this frame of the journal (see `Durability.hold`)
+        self.secure: Any = None
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+
+    # ---------------------------------------------------------------- in
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes as they come, cut anywhere; linear in their number also for a packet that comes byte by byte."""
+        self.last_heard = now
+        node = self.node
+        node.now = now
+        node.current = self
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        if self.waiting:
+            self._keep(data, 0)
+            if len(data) > limits.PLUGIN_BACKLOG_BYTES:
+                self.hold()
+            return
+        if self.closing or self.closed or self.owner is None:
+            return
+        used = self.owner.packets(data, now)
+        if used < len(data) and not self.closed and not self.closing:
+            self._keep(data, used)
+
+    def _keep(self, data: bytes, used: int) -> None:
+        rest = data[used:] if used else data
+        self._parts.append(rest)
+        self._have = len(rest)
+        self._need = 0 if self.waiting or self.held else packet_size(rest)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have come and are not handled."""
+        return self._have if self._parts else 0
+
+    @property
+    def mid_packet(self) -> bool:
+        """True while part of a packet has come and the rest is on its way."""
+        return bool(self._parts)
+
+    @property
+    def backed_up(self) -> bool:
+        """True while packets that were read wait because their sender is held."""
+        return bool(self._parts) and (self.held or self in self.node.unheld)
+
+    @property
+    def unhandled(self) -> int:
+        """Bytes that were read and not handled."""
+        return self._have if self._parts else 0
+
+    def resume(self, now: float) -> None:
+        """Go on after the answer that `waiting` waited for."""
+        self.waiting = False
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            if not (self.closing or self.closed or self.owner is None):
+                used = self.owner.packets(data, now)
+                if used < len(data) and not self.closed:
+                    self._keep(data, used)
+        if self.held and not self.waiting and not self.node.holds(self):
+            self.unhold()
+        self._end(now)
+
+    def _end(self, now: float) -> None:
+        """Let go of a peer that has gone, once all is handled that it sent."""
+        if self.ended and not self.waiting and not self.backed_up:
+            self.node.connection_gone(self, self.ended, now)
+
+    def hold(self) -> None:
+        """Stop reading from this peer."""
+        if not self.held:
+            self.held = True
+            self.transport.pause_reading()
+
+    def come_back(self) -> None:
+        """Have the owner called once more when this peer is read again, though nothing that came may be left here."""
+        if not self._parts:
+            self._parts.append(b"")
+            self._have = self._need = 0
+
+    def unhold(self) -> None:
+        """Read again; first, at the end of this turn, handle what was read already (`go_on`)."""
+        if self.held:
+            self.held = False
+            if self._parts:
+                self.node.unheld.append(self)
+            elif not self.closed:
+                self.transport.resume_reading()
+
+    def go_on(self, now: float) -> None:
+        """Handle what had been read when this peer was held, as far as it goes, and read again."""
+        if self.held or self.closed:
+            return
+        if not (self.waiting or self.closing or self.owner is None) and self._have >= self._need:
+            self.node.current = self
+            data = b"".join(self._parts)
+            self._parts.clear()
+            used = self.owner.packets(data, now)
+            if used < len(data) and not self.closed and not self.closing:
+                self._keep(data, used)
+        if not self.held and not self.closed:
+            self.transport.resume_reading()
+        self._end(now)
+
+    # ---------------------------------------------------------------- out
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes (whole packets, no messages of clients') for this connection."""
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+        self.traffic.other += len(data)
+
+    def flush(self, outbox: list[bytes]) -> None:
+        """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties `outbox`."""
+        if self.closed:
+            outbox.clear()
+        elif self.paused or self.backlog:
+            self._to_backlog(outbox)
+        else:
+            data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
+            outbox.clear()
+            self.traffic.sent += len(data)
+            self.transport.write(data)
+            if self.closing and self._said_all():
+                self.transport.close()
+
+    def _to_backlog(self, outbox: list[bytes]) -> None:
+        link = self.node.links_by_connection.get(self)
+        limit = limits.LINK_BACKLOG_BYTES if link is not None else limits.CLIENT_BACKLOG_BYTES
+        backlog = self.backlog
+        size = self.backlog_bytes
+        full = False
+        droppable = 0xF6 if link is None else 0xF7  # retained messages are in the log: the link is replayed, in order
+        for data in outbox:
+            if (full or size + len(data) > limit) and data[0] & droppable == 0x30:
+                # From the first that is dropped on: on a link a packet may refer to the one before it.
+                full = True
+                count = count_packets(data)
+                self.dropped += count
+                if link is None:
+                    self.node.counters.dropped_slow_consumer += count
+                else:
+                    self.node.counters.dropped_link += count
+                continue
+            backlog.append(data)
+            size += len(data)
+        kept = link is not None and size > limits.HOLD_LINK_BYTES and any(d[0] >> 4 == 3 and d[0] & 7 for d in outbox)
+        outbox.clear()
+        self.backlog_bytes = size
+        if link is not None:
+            if size > limits.LINK_KEPT_BYTES:
+                link.overflowed()
+            if kept:
+                self.node.hold_publishers(self)
+        elif size > 2 * limit:
+            self.node.counters.slow_consumer_closed += 1
+            self.abort("reads too slowly and does not take its acknowledgements")
+        elif size > limits.HOLD_BACKLOG_BYTES:
+            self.node.hold_publishers(self)
+
+    def pause(self) -> None:
+        """Note that the transport holds enough; what follows waits in `backlog`."""
+        if not self.paused and not self.closed:
+            self.paused = True
+            self.node.paused += 1
+            self.waiting_since = self.node.now
+
+    def writable(self, now: float) -> None:
+        """Note that the transport takes bytes again."""
+        if self.paused:
+            self.paused = False
+            self.node.paused -= 1
+        self.waiting_since = now
+        if self.owner is not None and self.backlog:
+            first = self.owner.control_first()
+            if first:
+                self.transport.write(first)
+        backlog = self.backlog
+        index = 0
+        while index < len(backlog) and not self.paused:
+            # In pieces, so that the transport can say "enough" and control packets can overtake.
+            piece: list[bytes] = []
+            size = 0
+            while index < len(backlog) and size < 256 * 1024:
+                piece.append(backlog[index])
+                size += len(backlog[index])
+                index += 1
+            self.backlog_bytes -= size
+            self.traffic.sent += size
+            self.transport.write(b"".join(piece))
+        del backlog[:index]
+        if not backlog:
+            self.backlog_bytes = 0
+            if self.closing:
+                if self._said_all():
+                    self.transport.close()
+            elif not self.paused:
+                self.stalled = False
+                self.node.release_publishers(self)
+                if self.owner is not None:
+                    self.owner.drained(now)
+
+    # ---------------------------------------------------------------- end
+
+    def close(self, last: bytes = b"") -> None:
+        """Send `last` and whatever is queued, then close. What comes in from now on is ignored."""
+        if self.closing or self.closed:
+            return
+        self.closing = True
+        if last:
+            self.send(last)
+        if not self.backlog and self._said_all():
+            self.transport.close()
+        # A peer that does not read would keep what is queued for ever.
+        self.node.schedule(self.node.now + limits.CLOSE_TIME, lambda now: self.abort("did not take what was sent before closing"))
+
+    def _said_all(self) -> bool:
+        """Whether nothing is to be handed over any more: last words may still be in the outbox when what was held goes out."""
+        return not self.outbox and not (self.gate and self.node.withholds(self))
+
+    def abort(self, reason: str) -> None:
+        """Close at once; `lost` follows with `reason`."""
+        if not self.closed:
+            self.transport.abort()
+            self.node.connection_gone(self, reason, self.node.now)
+
+
+def packet_size(data: bytes) -> int:
+    """Return the whole size in bytes of the packet that begins `data`, 0 when its length field is not there yet."""
+    value = 0
+    for index in range(1, min(5, len(data))):
+        byte = data[index]
+        value |= (byte & 0x7F) << (7 * (index - 1))
+        if byte < 0x80:
+            return value + index + 1
+    return 0
+
+
+def count_packets(data: bytes) -> int:
+    """Count the packets in a run of whole packets (a dropped piece of outbox)."""
+    position = count = 0
+    while position < len(data):
+        size = packet_size(data[position : position + 5])
+        if not size:
+            break
+        position += size
+        count += 1
+    return count

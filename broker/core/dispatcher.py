@@ -1,0 +1,554 @@
+"""The publish path: topic -> route -> outboxes (design section 5). Nothing here awaits, logs or waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import count, islice
+from typing import TYPE_CHECKING
+
+from broker.auth.authorization import receivers
+from broker.base import limits
+from broker.core.durable_session import KeptSession
+from broker.core.effects import AuthorizeReceive
+from broker.core.message import PACKET_IDS, Message
+from broker.core.session import Session, SharedOutgoing, Subscription
+from broker.core.wildcard_forms import Forms, filter_memory, form_of
+from broker.wire.constants import ReasonCode
+from broker.wire.errors import MalformedPacket, ProtocolViolation
+from broker.wire.varint import encode_varint
+from routing.group_selection import Pool, group_key, mark_of
+from routing.subscription_trie import SubscriptionTrie
+from routing.topic_filter import split_shared, valid_topic_name
+
+if TYPE_CHECKING:
+    from broker.cluster.link.link import Link
+    from broker.core.client import Client
+    from broker.core.publish_run import Batch
+    from broker.node import Node
+
+
+class SharedGroup:
+    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of them, in turn."""
+
+    __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
+
+    def __init__(self, name: str, inner: str) -> None:
+        self.key = group_key(name, inner)
+        self.mark = mark_of(self.key)
+        self.members: dict[str, Subscription] = {}
+        self.connected: set[str] = set()  # of them
+        self.told = b""  # to other brokers
+        self._turn = count()
+
+    def note(self, session: Session) -> None:
+        """Take note of whether a member has a connection."""
+        if session.conn is not None and session.client_id in self.members:
+            self.connected.add(session.client_id)
+        else:
+            self.connected.discard(session.client_id)
+
+    def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
+        """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues).
+
+        `allowed`: only one of these.
+        """
+        members = [m for m in self.members.values() if allowed is None or m.session in allowed]
+        if not members:
+            return None
+        start = next(self._turn)
+        best: Subscription | None = None
+        for offset in range(len(members)):
+            member = members[(start + offset) % len(members)]
+            conn = member.session.conn
+            if conn is not None:
+                if not conn.backlog and not member.session.queue:
+                    return member
+                best = best if best is not None and best.session.conn is not None else member
+            elif best is None and not member.session.ended:
+                best = member
+        return best
+
+
+class Delivery:
+    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
+
+    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        self.session = session
+        self.qos = max(s.qos for s in subscriptions)
+        self.no_local = any(s.no_local for s in subscriptions)
+        self.own: Delivery | None = None  # with No Local: what the session gets of its own messages (MQTT-3.8.3-3)
+        if self.no_local:
+            others = [s for s in subscriptions if not s.no_local]
+            self.own = Delivery(session, others) if others else None
+        self.retain_as_published = any(s.retain_as_published for s in subscriptions)
+        self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this session takes QoS 0 packets as they came, byte for byte."""
+        return not (self.no_local or self.ids or self.session.limited)
+
+
+class Route:
+    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
+
+    __slots__ = (
+        "deliveries", "elsewhere", "forward", "generation", "granted", "links", "onward", "permitted", "plain4", "plain5", "raw4",
+        "raw5", "shared", "special", "viewers",
+    )  # fmt: skip
+
+    def __init__(
+        self, deliveries: Sequence[Delivery], shared: Sequence[SharedGroup], forward: bool, interned: Interned
+    ) -> None:
+        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would be many for the collector.
+        self.deliveries = deliveries or ()
+        self.shared = shared or ()
+        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()  # groups that other brokers have members of, with ours
+        self.granted = min((d.qos for d in deliveries), default=0)  # what all receivers were granted at least
+        self.forward = forward  # goes over links: every topic that does not begin with '$'
+        self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
+        self.generation = -1  # of `Interest`, for which `links` is right
+        self.links: list[Link] = NO_LINKS  # that the topic's messages take, with routing by interest
+        self.onward: dict[bytes, list[Link]] = NO_WAYS  # the same of messages of other origins, with routing by topic
+        self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force
+        self.plain4: Sequence[Session] = ()
+        self.plain5: Sequence[Session] = ()
+        self.special: Sequence[Delivery] = ()
+        if deliveries:
+            plain = [delivery.session for delivery in deliveries if delivery.plain]
+            self.plain4 = [session for session in plain if session.version != 5] or ()
+            self.plain5 = [session for session in plain if session.version == 5] or ()
+            self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
+        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them otherwise. One tuple for all topics
+        # with the same receivers, so that packets of different topics can go out as one piece.
+        self.raw4: tuple[Session, ...] | None = None
+        self.raw5: tuple[Session, ...] | None = None
+        if not (self.special or self.shared):
+            if not self.plain5:
+                raw4 = tuple(self.plain4)
+                self.raw4 = interned.setdefault(raw4, raw4)
+            if not self.plain4:
+                raw5 = tuple(self.plain5)
+                self.raw5 = interned.setdefault(raw5, raw5)
+
+
+NO_LINKS: list[Link] = []
+NO_WAYS: dict[bytes, list[Link]] = {}
+"""Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
+
+EVICTED = 64
+"""routes that make room at a time: all of them at once would take long."""
+
+Interned = dict[tuple[Session, ...], tuple[Session, ...]]
+
+
+class Fanout:
+    """Subscriptions of all sessions, and the way of every message to them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
+        self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
+        self.members = 0  # of all of them
+        self.memory = 0  # bytes that all filters take, of shared subscriptions, too
+        self.routes: dict[bytes, Route] = {}
+        self._interned: Interned = {}
+        self._receivers = 0  # in all of `routes`
+        self._viewed = False  # some routes have `viewers`
+        self._waiting: deque[AuthorizeReceive] = deque()
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
+        """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
+        session = subscription.session
+        if subscription.filter not in session.subscriptions:
+            self._count(session, filter_memory(subscription.filter))
+            if (form := form_of(subscription.filter)) is not None:
+                session.forms = session.forms or Forms()
+                session.forms.add(form)
+        session.subscriptions[subscription.filter] = subscription
+        if group is None:
+            interest = self.node.federation.interest
+            if self.trie.insert(inner, session.client_id, subscription) and interest.telling:
+                interest.changed(inner, wanted=True)
+        else:
+            shared = self.shared.get(inner, group)
+            if shared is None:
+                shared = SharedGroup(group, inner)
+                self.shared.insert(inner, group, shared)
+            self.members += session.client_id not in shared.members
+            shared.members[session.client_id] = subscription
+            shared.note(session)
+            self.node.federation.sharing.tell(shared)
+        self.invalidate(inner)
+        if session.keeper is not None and isinstance(session, KeptSession):
+            session.keeper.subscribed(session, subscription)
+
+    def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
+        """Remove a subscription; False when there was none. That of a newer session of the same client stays."""
+        subscription = session.subscriptions.pop(topic_filter, None)
+        if subscription is None:
+            return False
+        self._count(session, -filter_memory(topic_filter))
+        if session.forms is not None and (form := form_of(topic_filter)) is not None:
+            session.forms.remove(form)
+        if group is None:
+            interest = self.node.federation.interest
+            if session.ended and self.trie.get(inner, session.client_id) is not subscription:
+                return True
+            if self.trie.remove(inner, session.client_id) and interest.telling:
+                interest.changed(inner, wanted=False)
+        else:
+            shared = self.shared.get(inner, group)
+            if session.ended and shared is not None and shared.members.get(session.client_id) is not subscription:
+                return True
+            if shared is not None:
+                if shared.members.pop(session.client_id, None) is not None:
+                    self.members -= 1
+                shared.note(session)
+                if not shared.members:
+                    self.shared.remove(inner, group)
+                self.node.federation.sharing.tell(shared)
+        self.invalidate(inner)
+        if session.keeper is not None and isinstance(session, KeptSession):
+            session.keeper.unsubscribed(session, topic_filter)
+        return True
+
+    def _count(self, session: Session, size: int) -> None:
+        session.filters_memory += size
+        self.memory += size
+
+    @property
+    def routes_memory(self) -> int:
+        """Bytes that the kept routes take, about."""
+        return len(self.routes) * limits.ROUTE_MEMORY + self._receivers * 16
+
+    def leave(self, session: Session) -> None:
+        """Take all subscriptions of a session out that has ended: from now on it gets nothing, wherever they still stand."""
+        session.ended = True
+        if len(session.subscriptions) > limits.FILTERS_AT_ONCE:
+            self.forget_routes()
+        self._leave(session, self.node.now)
+
+    def _leave(self, session: Session, now: float) -> None:
+        for topic_filter in list(islice(session.subscriptions, limits.FILTERS_AT_ONCE)):
+            self.unsubscribe(session, topic_filter, *split_shared(topic_filter))
+            self.node.turns.work += limits.PACKET_WORK
+        if session.subscriptions:
+            self.node.turns.later(lambda at: self._leave(session, at))
+
+    def group(self, name: str, inner: str) -> SharedGroup | None:
+        """Return the members of `$share/<name>/<inner>`; None when there are none."""
+        return self.shared.get(inner, name)
+
+    def invalidate(self, topic_filter: str) -> None:
+        """Forget the cached routes that a change of this filter touches."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.forget_routes()
+        else:
+            self._forget(topic_filter.encode())
+
+    def _forget(self, topic: bytes) -> None:
+        route = self.routes.pop(topic, None)
+        if route is not None:
+            self._receivers -= len(route.deliveries)
+            for client in route.viewers or ():
+                client.routes.pop(topic, None)
+
+    def _make_room(self) -> None:
+        """Forget the routes that were made first, as there are too many, or too many receivers."""
+        while len(self.routes) >= limits.ROUTE_CACHE or self._receivers > limits.ROUTE_CACHE_DELIVERIES:
+            for topic in list(islice(self.routes, min(EVICTED, limits.ROUTE_CACHE))):
+                self._forget(topic)
+        if len(self._interned) >= limits.INTERNED_RECEIVERS:
+            self._interned.clear()
+
+    def session_changed(self, session: Session) -> None:
+        """Forget routes because the session's version or limits changed."""
+        if session.subscriptions:
+            self.forget_routes()
+
+    def forget_routes(self) -> None:
+        """Forget all cached routes."""
+        if self.node.access is not None or self._viewed:
+            self._viewed = False
+            for route in self.routes.values():
+                for client in route.viewers or ():
+                    client.routes.clear()
+        self.routes.clear()
+        self._interned.clear()
+        self._receivers = 0
+
+    def route(self, topic: bytes, *, keep: bool = True) -> Route:
+        """Return the route of a topic name, from the cache or made now, and then kept there (`keep`).
+
+        Raises:
+            MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
+        """
+        route = self.routes.get(topic)
+        if route is not None:
+            return route
+        name = topic_name(topic)
+        steps = self.trie.steps + self.shared.steps
+        shared = self.shared.match(name)
+        sharing = self.node.federation.sharing
+        sessions: dict[Session, list[Subscription]] = {}
+        for value in self.trie.match(name):
+            if not value.session.ended:
+                sessions.setdefault(value.session, []).append(value)
+        self.node.turns.work += limits.PACKET_WORK + self.trie.steps + self.shared.steps - steps
+        permitted: set[Session] | None = None
+        if self.node.access is not None:
+            members = {member.session for group in shared for member in group.members.values()}
+            permitted = receivers(name, members)
+            may = receivers(name, sessions)
+            sessions = {s: subs for s, subs in sessions.items() if s in may}
+        deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
+        if not keep or name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
+            # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
+            route = Route(deliveries, shared, not name.startswith("$"), {})
+            route.permitted = permitted
+            route.elsewhere = sharing.matching(name, shared)
+            return route
+        self._make_room()
+        self._receivers += len(deliveries)
+        route = Route(deliveries, shared, True, self._interned)
+        route.permitted = permitted
+        if sharing.elsewhere:
+            route.elsewhere = sharing.matching(name, shared)
+        self.routes[topic] = route
+        return route
+
+    def show(self, route: Route, topic: bytes, client: Client) -> None:
+        """Let a client that may publish to a topic find its route without being asked again, as long as the route is kept."""
+        if self.routes.get(topic) is route:
+            if route.viewers is None:
+                route.viewers = set()
+            route.viewers.add(client)
+            client.routes[topic] = route
+            self._viewed = True
+
+    # ---------------------------------------------------------------- messages
+
+    def run(
+        self, route: Route, chunk: bytes, prefix: int, size: int, version: int, sender: Session | None, *, groups: bool = True
+    ) -> None:
+        """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic, empty properties).
+
+        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run, not per message. Not `groups`:
+        those of shared subscriptions get nothing.
+        """
+        dirty = self.node.dirty
+        if route.plain4:
+            data = chunk if version != 5 else convert_run(chunk, prefix, size, 4)
+            for session in route.plain4:
+                outbox = session.outbox
+                if not outbox:
+                    dirty.append(session)
+                outbox.append(data)
+        if route.plain5:
+            data = chunk if version == 5 else convert_run(chunk, prefix, size, 5)
+            for session in route.plain5:
+                outbox = session.outbox
+                if not outbox:
+                    dirty.append(session)
+                outbox.append(data)
+        self.node.counters.delivered += len(chunk) // size * (len(route.plain4) + len(route.plain5))
+        shared = route.shared if groups else ()
+        if route.special or shared:
+            self._run_special(route, chunk, prefix, size, sender, shared)
+
+    def _run_special(
+        self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None, groups: Sequence[SharedGroup]
+    ) -> None:
+        topic = topic_of(chunk)
+        for start in range(0, len(chunk), size):
+            message = Message(topic, chunk[start + prefix : start + size], 0, False, b"", None, sender)
+            for delivery in route.special:
+                wanted = delivery.own if delivery.no_local and delivery.session is sender else delivery
+                if wanted is not None:
+                    wanted.session.deliver(message, 0, False, wanted.ids)
+            for group in groups:
+                self._deliver_shared(group, message, route.permitted)
+
+    def publish(self, message: Message, groups: Sequence[SharedGroup] | None = None, *, keep: bool = True) -> None:
+        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions, these alone; `keep`: its route."""
+        route = self.routes.get(message.topic) or self.route(message.topic, keep=keep)
+        if self.node.hooks.topics:
+            self._ask(route, message, route.shared if groups is None else groups, only=False)
+        else:
+            self.deliver(route, message, None, groups)
+
+    def publish_along(
+        self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool = False
+    ) -> None:
+        """Deliver a message along a route, of shared subscriptions to `groups`. `only`: to nobody else."""
+        if self.node.hooks.topics:
+            self._ask(route, message, groups, only=only)
+        elif only:
+            for group in groups:
+                self._deliver_shared(group, message, route.permitted)
+        else:
+            self.deliver(route, message, None, groups)
+
+    def deliver(
+        self,
+        route: Route,
+        message: Message,
+        allowed: set[Session] | None = None,
+        groups: Sequence[SharedGroup] | None = None,
+    ) -> None:
+        """Deliver along a route. `groups`: of shared subscriptions to these alone."""
+        qos = message.qos
+        sender = message.sender
+        retain = message.retain
+        for delivery in route.deliveries:
+            session = delivery.session
+            if delivery.no_local and session is sender:
+                if delivery.own is None:
+                    continue
+                delivery = delivery.own
+            granted = delivery.qos
+            session.deliver(
+                message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
+            )
+        for group in route.shared if groups is None else groups:
+            self._deliver_shared(group, message, both(allowed, route.permitted))
+
+    def _deliver_shared(self, group: SharedGroup, message: Message, allowed: set[Session] | None = None) -> None:
+        member = group.pick(allowed)
+        if member is not None:
+            ids = encode_identifier(member.identifier) if member.identifier else b""
+            retain = message.retain and member.retain_as_published
+            qos = min(message.qos, member.qos)
+            outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
+            kept = member.session.deliver_shared(outgoing)
+            if message.sender is None and message.qos:
+                self.node.federation.custody.delivered(member.session, outgoing, kept=kept)
+        else:
+            self.node.federation.sharing.pass_on(group.mark, message, denied=bool(group.members))
+
+    def pass_on(self, outgoing: SharedOutgoing) -> None:
+        """Give a message of a member whose session ended to another one."""
+        message, group = outgoing.message, outgoing.group
+        if message.expired(self.node.now):
+            self.node.federation.custody.settled(outgoing)
+        else:
+            permitted = self.route(message.topic).permitted  # the rules may be others by now
+            allowed = both(outgoing.allowed, permitted)
+            if self.node.federation.sharing.stays(group, message, allowed):
+                self._deliver_shared(group, message, allowed)
+
+    def batch(self, route: Route, batch: Batch, *, groups: bool = True) -> None:
+        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up. Not `groups`:
+        those of shared subscriptions get nothing."""
+        shared = route.shared if groups else ()
+        if self.node.durability is not None:
+            self.node.durability.batch(route, batch)
+        if route.special or shared:
+            for message in batch.messages():
+                self.deliver(route, message, None, shared)
+            return
+        count = batch.count
+        dirty = self.node.dirty
+        for delivery in route.deliveries:
+            session = delivery.session
+            qos = min(batch.qos, delivery.qos)
+            if qos and (room := session.room) > 0:
+                form = batch.form(session.version, qos)
+                session.deliver_batch(form if room >= count else form.part(0, room))
+                for message in batch.messages()[room:] if room < count else ():
+                    session.deliver(message, qos, False, b"")
+            elif qos or session.conn is None or session.checked:
+                for message in batch.messages():
+                    session.deliver(message, qos, False, b"")
+            else:
+                if not session.outbox:
+                    dirty.append(session)
+                session.outbox.append(batch.form(session.version, 0).data)
+                self.node.counters.delivered += count
+
+    # ---------------------------------------------------------------- topic plugins
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for plugins."""
+        return len(self._waiting)
+
+    def _ask(self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool) -> None:
+        receivers = [] if only else [d.session for d in route.deliveries]
+        receivers += [m.session for g in groups for m in g.members.values()]
+        if not receivers:
+            return
+        node = self.node
+        at_hand = node.federation.backpressure.at_hand
+        effect = AuthorizeReceive(message, receivers, list(groups), only, None, node.current, at_hand)
+        self._waiting.append(effect)
+        if len(self._waiting) >= limits.HOLD_QUEUED:
+            node.hold_publisher(self)
+        node.effects.append(effect)
+
+    def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
+        """Go on with the messages whose receivers are known, in the order they came."""
+        effect.allowed = allowed
+        while self._waiting and (known := self._waiting[0]).allowed is not None:
+            self._waiting.popleft()
+            if len(self._waiting) == limits.HOLD_QUEUED // 2:
+                self.node.release_publishers(self)
+            route = self.route(known.message.topic)
+            deliveries = [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
+            narrowed = Route(deliveries, [], False, {})
+            narrowed.permitted = route.permitted
+            self.node.federation.backpressure.again(known.source, known.at_hand)
+            self.deliver(narrowed, known.message, known.allowed, known.groups)
+
+
+def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:
+    """Return who is in both; None stands for everybody."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def encode_identifier(identifier: int) -> bytes:
+    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
+    return b"\x0b" + encode_varint(identifier)
+
+
+def topic_of(packet: bytes) -> bytes:
+    """Return the topic bytes of a PUBLISH packet."""
+    at = 2
+    while packet[at - 1] >= 0x80:
+        at += 1
+    return packet[at + 2 : at + 2 + (packet[at] << 8 | packet[at + 1])]
+
+
+def topic_name(topic: bytes) -> str:
+    """Return a topic name as text.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
+    """
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
+    if not valid_topic_name(name):
+        raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
+    return name
+
+
+def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
+    """Re-encode a run of equal-sized QoS 0 packets without properties for the other protocol family (5, or 4 for both 3.x)."""
+    topic = topic_of(chunk)
+    payload = size - prefix
+    head = b"\x30" + encode_varint(2 + len(topic) + payload + (1 if version == 5 else 0)) + PACKET_IDS[len(topic)] + topic
+    if version == 5:
+        head += b"\x00"
+    if len(chunk) == size:
+        return head + chunk[prefix:]
+    return head + head.join([chunk[at + prefix : at + size] for at in range(0, len(chunk), size)])

@@ -1,0 +1,139 @@
+"""An application message on its way through the broker, encoded once per (version, QoS) (design section 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.wire.packets import Will
+from broker.wire.properties import Property, encode_properties
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.cluster.link.receiver_assignment import Choice
+
+EXPIRY = 0x02
+PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
+"""The two bytes of every packet identifier; indexing is cheaper than encoding."""
+
+
+class Stamp(NamedTuple):
+    """When a retained message was published, by the hybrid clock of its origin, and when it is over (`retained_sync`)."""
+
+    time: int
+    death: int
+    """ms since the epoch; 0: never. Of a deletion: when it was published."""
+    restored: bool = False
+    """It comes because stores were compared, not with the stream of messages."""
+
+
+class Message:
+    """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
+    no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
+
+    __slots__ = ("cache", "choice", "expires_at", "number", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+
+    choice: Choice
+    """Of messages from a link that say who of a shared subscription gets them, and of those that were given back; not set on all
+    others."""
+
+    number: int
+    """In the journal; not set on messages that no session keeps."""
+
+    stamp: Stamp
+    """Of retained messages alone, from when they are published or come from a link; not set on all others."""
+
+    def __init__(  # the hot path makes one of these per QoS 1 or 2 message: positional, no defaults to fill in
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        expires_at: float | None,
+        sender: object,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+        self.sender = sender
+        self.cache: dict[int, tuple[bytes, bytes]] | None = None
+
+    def halves(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
+        """Return (up to the packet identifier, from behind it) of the PUBLISH for this version and QoS, made once.
+
+        Only for a message that does not expire; see `packet`.
+        """
+        key = version << 3 | qos << 1 | retain
+        cache = self.cache
+        if cache is None:
+            cache = self.cache = {}
+        elif (found := cache.get(key)) is not None:
+            return found
+        halves = cache[key] = encode_halves(
+            self.topic, self.payload, version, qos, retain, self.properties if version == 5 else b""
+        )
+        return halves
+
+    def packet(
+        self,
+        version: int,
+        qos: int,
+        retain: bool,
+        packet_id: int,
+        *,
+        now: float = 0.0,
+        dup: bool = False,
+        subscription_ids: bytes = b"",
+    ) -> bytes:
+        """Encode the PUBLISH for one receiver. `subscription_ids`: encoded properties of its subscriptions (MQTT-3.3.4-3)."""
+        if version != 5 or (self.expires_at is None and not subscription_ids):
+            head, tail = self.halves(version, qos, retain)
+        else:
+            properties = subscription_ids + self.properties
+            if self.expires_at is not None:  # MQTT-3.3.2-6: the remaining time
+                left = max(0, min(0xFFFFFFFF, round(self.expires_at - now)))
+                properties = b"\x02" + left.to_bytes(4, "big") + properties
+            head, tail = encode_halves(self.topic, self.payload, version, qos, retain, properties)
+        if dup:
+            head = bytes((head[0] | 0x08,)) + head[1:]
+        return head + PACKET_IDS[packet_id] + tail if qos else head + tail
+
+    def expired(self, now: float) -> bool:
+        """Tell whether the message must not be delivered any more (MQTT-3.3.2-5)."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+def encode_halves(
+    topic: bytes, payload: bytes, version: int, qos: int, retain: bool, properties: bytes
+) -> tuple[bytes, bytes]:
+    """Encode a PUBLISH as what stands before and what stands behind the packet identifier (MQTT-3.3)."""
+    if version == 5:
+        tail = encode_varint(len(properties)) + properties + payload if properties else b"\x00" + payload
+    else:
+        tail = payload
+    length = 2 + len(topic) + len(tail) + (2 if qos else 0)
+    if length < 128:
+        head = bytes((0x30 | qos << 1 | retain, length)) + PACKET_IDS[len(topic)] + topic
+    else:
+        head = bytes((0x30 | qos << 1 | retain,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
+    return head, tail
+
+
+
+def message_of(will: Will, now: float, sender: object) -> Message:
+    """Return the message of a Will that is due; `now`: s."""
+    properties = dict(will.properties or {})
+    properties.pop(Property.WILL_DELAY_INTERVAL, None)
+    expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)
+    encoded = encode_properties(properties)
+    encoded = encoded[read_length(encoded, 0)[1] :]
+    expires_at = None if expiry is None else now + expiry
+    return Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender)
+
+
+def size_of(message: Message) -> int:
+    """Return what a kept message counts for (bytes)."""
+    return len(message.payload) + len(message.topic) + len(message.properties)

@@ -1,0 +1,143 @@
+"""What a client sent on its last connection comes before what it sends on the next one (MQTT-3.1.4-3, MQTT-4.6.0).
+
+A client may publish, send DISCONNECT, close and connect again at once. Its new CONNECT may be read first, while the kernel, a
+slow plugin or backpressure still holds what it sent before. Then the takeover waits until that is handled:
+
+    CONNECT -> nothing is left of the old connection -> takeover, in the same turn
+            -> something is left: waiting -(handled, or the old connection has ended)-> takeover
+                                          -(QUIET s without progress, or LONGEST s)---> takeover [takeover_unread]
+
+Clients that connect with the same client id meanwhile wait in line, in the order in which they came. A client that has connected
+to another broker is waited for in the same way, before its connection here is closed (`leave`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.client import Client
+from broker.core.connection import Connection
+from broker.wire.constants import ReasonCode
+from broker.wire.strings import shorten
+
+if TYPE_CHECKING:
+    from broker.core.connect import Handshake
+    from broker.node import Node
+
+LOOK = 0.001
+LOOK_AGAIN = 0.005
+"""s until the first look at what is left, and between two more. A turn of the event loop is usually enough."""
+
+
+class Line:
+    """The handshakes that wait for one client id, and how far the old connection has come. `left`: what is to be done first,
+    as the client has connected to another broker."""
+
+    __slots__ = ("at", "began", "left", "old", "waiting")
+
+    def __init__(self, now: float) -> None:
+        self.waiting: deque[Handshake] = deque()
+        self.left: Callable[[float], object] | None = None
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Start the clocks of the first in line; `now`: s."""
+        self.began = self.at = now
+        self.old: object = None
+
+
+class Predecessors:
+    """Holds new connections back until the old ones of the same clients are read to their end."""
+
+    __slots__ = ("_lines", "_node")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lines: dict[str, Line] = {}
+
+    def wait(self, handshake: Handshake, client_id: str, now: float) -> bool:
+        """Return whether a new connection has to wait; `Handshake.go_on` is called then."""
+        line = self._lines.get(client_id)
+        if line is None:
+            old = self._old(client_id)
+            if old is None or not self._unread(old):
+                return False
+            line = self._lines[client_id] = Line(now)
+            self._node.schedule(now + LOOK, lambda at: self._look(client_id, at))
+        if len(line.waiting) >= limits.MAX_SUCCESSORS:
+            handshake.turn_away(ReasonCode.SERVER_BUSY, "connects once more while its older connections are being read")
+            return True
+        line.waiting.append(handshake)
+        handshake.in_line = handshake.conn.waiting = True
+        return True
+
+    def leave(self, client_id: str, then: Callable[[float], object], now: float) -> None:
+        """Call `then` when what a client sent on its connection here is handled, or has been waited for long enough: it has
+        connected to another broker. Never at once: nothing of a client is handled in the middle of what a link brings."""
+        line = self._lines.get(client_id)
+        if line is None:
+            line = self._lines[client_id] = Line(now)
+            self._node.schedule(now, lambda at: self._look(client_id, at))
+        if line.left is None:
+            line.left = then
+
+    def leaves(self, client_id: str) -> bool:
+        """Return whether a client that has connected to another broker is being waited for."""
+        line = self._lines.get(client_id)
+        return line is not None and line.left is not None
+
+    def _old(self, client_id: str) -> Connection | None:
+        session = self._node.sessions.get(client_id)
+        return session.conn if session is not None else None
+
+    def _unread(self, old: Connection) -> bool:
+        """Have the driver hand over what has come; return whether something of it is still to be handled."""
+        node = self._node
+        current = node.current
+        more = old.transport.unread()
+        node.current = current
+        if old.closed or old.closing or not isinstance(old.owner, Client):
+            return False
+        return more or old.waiting or bool(old.ended) or old.backed_up
+
+    def _look(self, client_id: str, now: float) -> None:
+        line = self._lines[client_id]
+        while line.left is not None or line.waiting:
+            if line.left is None and (line.waiting[0].conn.closed or line.waiting[0].conn.closing):
+                line.waiting.popleft()
+                continue
+            if not self._done(line, client_id, now):
+                self._node.schedule(now + LOOK_AGAIN, lambda at: self._look(client_id, at))
+                return
+            if (then := line.left) is not None:
+                line.left = None
+                then(now)
+            else:
+                self._go_on(line.waiting.popleft(), now)
+            line.begin(now)
+        del self._lines[client_id]
+
+    def _done(self, line: Line, client_id: str, now: float) -> bool:
+        """Return whether the first in line need not wait any more."""
+        old = self._old(client_id)
+        if old is None or not self._unread(old):
+            return True
+        progress = (old, old.last_heard, old.unhandled)
+        if progress != line.old:
+            line.old, line.at = progress, now
+        if now < min(line.at + limits.TAKEOVER_QUIET, line.began + limits.TAKEOVER_LONGEST):
+            return False
+        self._node.counters.takeover_unread += 1
+        what = "is replaced by a newer connection before everything was handled that it had sent"
+        self._node.log("warning", f"client {shorten(client_id)} at {old.peer} {what}")
+        return True
+
+    def _go_on(self, handshake: Handshake, now: float) -> None:
+        node = self._node
+        current, node.current = node.current, handshake.conn
+        handshake.in_line = False
+        handshake.go_on(now)
+        node.current = current

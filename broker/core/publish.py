@@ -1,0 +1,151 @@
+"""PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, who is asked, what is answered.
+
+The common case does not come here: `Client.packets` and `qos_fast_path` handle runs of plain packets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.capabilities import check_publish
+from broker.core.durable_session import KeptSession
+from broker.core.effects import AuthorizePublish
+from broker.core.message import PACKET_IDS, Message
+from broker.core.reason_string import well_formed
+from broker.wire.constants import ReasonCode
+from broker.wire.errors import ProtocolViolation
+from broker.wire.packets import Puback, Publish, Pubrec
+from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.auth.authorization import Permissions
+    from broker.core.client import Client
+    from broker.core.dispatcher import Route
+
+
+def publish(client: Client, packet: Publish) -> None:
+    """Handle a PUBLISH that is not on the fast path. Raises ProtocolViolation."""
+    properties = packet.properties
+    topic = packet.topic.encode()
+    expires_at: float | None = None
+    encoded = b""
+    if properties:
+        client.node.turns.work += len(properties.get(Property.USER_PROPERTY, ()))
+        topic = _aliased(client, topic, properties.get(Property.TOPIC_ALIAS))
+        if Property.SUBSCRIPTION_IDENTIFIER in properties:
+            raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")
+        expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
+        if expiry is not None:
+            expires_at = client.node.now + expiry
+        rest = {k: v for k, v in properties.items() if k not in NOT_FORWARDED}
+        if rest:
+            whole = encode_properties(rest)
+            encoded = whole[1:] if whole[0] < 128 else whole[read_length(whole, 0)[1] :]
+    config = client.node.config
+    check_publish(packet, client.version, config)
+    session = client.session
+    packet_id = packet.packet_id or 0
+    if packet.qos and client.window is not None:
+        client.window.check(session.incoming, packet_id)
+        # QoS 1 need not be looked at while QoS 2 cannot have filled the window
+        client.fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < client.window.maximum else 0
+    if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
+        client.send(b"\x50\x02" + PACKET_IDS[packet_id])
+        return
+    message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
+    if properties and config.check_payload_format and not well_formed(packet.payload, properties):
+        why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
+        if not packet.qos:
+            raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
+        refuse(client, message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
+        return
+    _accept(client, message, packet_id)
+
+
+def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
+    if alias is None:
+        return topic
+    if alias == 0 or alias > client.node.config.topic_alias_maximum:
+        raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
+    if topic:
+        client.aliases_memory += len(topic) - len(client.aliases.get(alias, b""))
+        client.aliases[alias] = topic
+        return topic
+    known = client.aliases.get(alias)
+    if known is None:
+        raise ProtocolViolation("unknown Topic Alias", ReasonCode.PROTOCOL_ERROR)
+    return known
+
+
+def _accept(client: Client, message: Message, packet_id: int) -> None:
+    node = client.node
+    if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
+        raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
+    route = node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
+    if node.hooks.events:
+        node.event("broker_message_received", client=client, message=message, packet_id=packet_id)
+    if message.topic[:1] == b"$":
+        refuse(client, message, packet_id, why="topics that begin with $ are the broker's own")  # MQTT-4.7.2
+    elif (
+        (permissions := client.session.permissions) is not None
+        and message.topic not in client.routes
+        and not _permitted(client, permissions, message.topic, route)
+    ):
+        refuse(client, message, packet_id)
+    elif node.hooks.topics:
+        client.conn.waiting = True
+        node.effects.append(AuthorizePublish(client, message, packet_id))
+    else:
+        take(client, message, packet_id)
+
+
+def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Route) -> bool:
+    """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
+    rule = permissions.publish_rule(topic.decode())
+    if rule is not None and rule.allow:
+        if len(client.routes) >= limits.PERMITTED_TOPICS:
+            client.forget_routes()
+        client.node.fanout.show(route, topic, client)
+        return True
+    client.note_refusal("publish to", topic.decode(), rule)
+    return False
+
+
+def take(client: Client, message: Message, packet_id: int) -> None:
+    """Acknowledge a message and publish it: nobody has anything against it."""
+    node = client.node
+    if message.qos == 1:
+        client.send(b"\x40\x02" + PACKET_IDS[packet_id])
+    elif message.qos == 2:
+        _received(client, packet_id)
+        client.send(b"\x50\x02" + PACKET_IDS[packet_id])
+    if node.hooks.events:
+        node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
+    node.publish(message)
+
+
+def _received(client: Client, packet_id: int) -> None:
+    session = client.session
+    session.incoming.add(packet_id)
+    if isinstance(session, KeptSession) and session.keeper is not None:
+        session.keeper.incoming(session, PACKET_IDS[packet_id])
+
+
+def refuse(
+    client: Client,
+    message: Message,
+    packet_id: int,
+    reason: int = ReasonCode.NOT_AUTHORIZED,
+    why: str = "not authorized to publish to this topic",
+) -> None:
+    """Tell an MQTT 5 client why its message was not taken; others only see that it is acknowledged (MQTT-3.3.5-2)."""
+    client.node.counters.publish_refused += 1
+    reason = reason if client.version == 5 else 0
+    if message.qos == 1:
+        client.answer(Puback(packet_id, reason), why)
+    elif message.qos == 2:
+        if not reason:
+            _received(client, packet_id)
+        client.answer(Pubrec(packet_id, reason), why)

@@ -1,0 +1,329 @@
+"""QoS 1 and 2 as most clients use them: runs of PUBLISH and of acknowledgements without reasons.
+
+Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends
+before whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.cluster.link.codec import ORIGIN
+from broker.core.dispatcher import topic_of
+from broker.core.durable_session import KeptSession
+from broker.core.message import PACKET_IDS, Message
+from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, Batch
+from broker.core.session import RELEASED, Session, SharedOutgoing
+from broker.wire.properties import forwardable_cached
+
+if TYPE_CHECKING:
+    from broker.core.client import Client
+    from broker.core.dispatcher import Route
+
+ACKNOWLEDGED = frozenset((0x32, 0x34))
+"""First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
+
+ANSWERS = frozenset((0x40, 0x50, 0x62, 0x70))
+"""First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
+
+SETTLING = frozenset(((0x40, 1), (0x50, 2)))
+"""PUBACK at QoS 1 and PUBREC at QoS 2: the client has the message."""
+
+FEWEST = 4
+"""packets that are worth treating as one piece."""
+
+
+def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
+    """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP; returns where it ends."""
+    session = client.session
+    inflight = session.inflight
+    incoming = session.incoming
+    answers: list[bytes] = []
+    numbers = _consecutive(first, data, position, size)
+    if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
+        return position + 4 * len(numbers)
+    begin = position
+    custody = client.node.federation.custody
+    guarded = custody.guards
+    while position + 4 <= size and data[position] == first and data[position + 1] == 2:
+        packet_id = data[position + 2] << 8 | data[position + 3]
+        if first == 0x62:
+            if packet_id not in incoming:
+                break
+            incoming.discard(packet_id)
+            answers.append(PACKET_IDS[packet_id])
+        else:
+            sent = inflight.get(packet_id)
+            if sent is None:
+                break
+            if isinstance(sent, bytes):
+                qos = sent[0] >> 1 & 3
+            else:
+                qos = sent.qos
+                if guarded and type(sent) is SharedOutgoing and (first, qos) in SETTLING:
+                    custody.settled(sent)
+            if first == 0x40:
+                if qos != 1:
+                    break
+                del inflight[packet_id]
+            elif first == 0x50:
+                if qos != 2 or sent is RELEASED:
+                    break
+                inflight[packet_id] = RELEASED
+                answers.append(PACKET_IDS[packet_id])
+            elif first == 0x70 and sent is RELEASED:
+                del inflight[packet_id]
+            else:
+                break
+        position += 4
+    counters = client.node.counters
+    counters.packets_acknowledging += (position - begin) // 4
+    if session.keeper is not None and isinstance(session, KeptSession) and position > begin:
+        session.keeper.settled(session, data[begin:position])
+    if answers:
+        counters.answers_run += len(answers)
+        head = b"\x70\x02" if first == 0x62 else b"\x62\x02"
+        client.conn.send(head + head.join(answers))
+    if session.queue:
+        session.pump()
+    return position
+
+
+def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
+    """Return the identifiers of a run of acknowledgements when they count upwards, as they mostly do; else nothing."""
+    count = (size - position) // 4
+    if count < FEWEST or first not in ANSWERS:
+        return range(0)
+    for at, byte in ((position, first), (position + 1, 2)):
+        found = data[at : position + 4 * count : 4]
+        if found.count(byte) < count:
+            count -= len(found.lstrip(bytes((byte,))))
+    number = data[position + 2] << 8 | data[position + 3]
+    numbers = range(number, number + count)
+    end = position + 4 * count
+    if count < FEWEST or data[position + 2 : end : 4] != HIGH[number : number + count]:
+        return range(0)
+    return numbers if data[position + 3 : end : 4] == LOW[number : number + count] else range(0)
+
+
+def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
+    """Take a whole run of acknowledgements; False, and nothing is done, when one of them is not as it should be."""
+    session = client.session
+    inflight = session.inflight
+    count = len(numbers)
+    answer = b""
+    if first == 0x62:
+        if not session.incoming.issuperset(numbers):
+            return False
+        session.incoming.difference_update(numbers)
+        answer = b"\x70\x02\0\0"
+    else:
+        sent = list(map(inflight.get, numbers))
+        if first == 0x70:
+            if sent.count(RELEASED) < count:
+                return False
+        elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(0x32 if first == 0x40 else 0x34) < count:
+            return False
+        if first == 0x50:
+            inflight.update(dict.fromkeys(numbers, RELEASED))
+            answer = b"\x62\x02\0\0"
+        else:
+            deque(map(inflight.pop, numbers), maxlen=0)
+    counters = client.node.counters
+    counters.packets_acknowledging += count
+    if session.keeper is not None and isinstance(session, KeptSession):
+        session.keeper.settled(session, packets)
+    if answer:
+        counters.answers_run += count
+        answers = bytearray(answer * count)
+        answers[2::4] = packets[2::4]
+        answers[3::4] = packets[3::4]
+        client.conn.send(bytes(answers))
+    if session.queue:
+        session.pump()
+    return True
+
+
+def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
+    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when nothing was taken.
+
+    Negative: the end, and nothing of this publisher may be taken now, as somebody who gets its messages is behind.
+    """
+    start = body + 2 + (data[body] << 8 | data[body + 1])
+    five = client.version == 5
+    payload = start + (3 if five else 2)
+    qos = first >> 1 & 3
+    if payload > end or qos > client.fast_qos:
+        return position
+    properties = b""
+    size = data[payload - 1] if five else 0  # of the property section
+    if size:
+        properties = data[payload : payload + size]
+        payload += size
+        if size > 127 or payload > end or not forwardable_cached(properties):
+            return position
+    route = client.routes.get(data[body + 2 : start])
+    if route is None:
+        return position
+    node = client.node
+    incoming = client.session.incoming
+    prefix = data[position:start]
+    packet = end - position
+    last = len(data) - packet
+    if position + 4 * packet <= len(data) and packet <= LARGEST and data.startswith(prefix, position + 3 * packet):
+        batch = _batch(client, route, data, position, start, payload, packet, properties)
+        if batch is not None:
+            node.fanout.batch(route, batch)
+            if node.federated and route.forward:
+                node.relay.forward_batch(batch)
+            position += len(batch.data)
+            return -position if client.conn.held else position
+    targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
+    if (node.federated and route.forward) or (targets and node.durability is not None and any(s.number for s in targets)):
+        targets = None
+    answers: list[bytes] = []
+    conn = client.conn
+    held = False
+    while True:
+        packet_id = data[start] << 8 | data[start + 1]
+        if not packet_id or (qos == 2 and packet_id in incoming):
+            break
+        if five:
+            if data[start + 2] != size:
+                break
+            if size and data[payload - size : payload] != properties:
+                properties = data[payload - size : payload]
+                if not forwardable_cached(properties):
+                    break
+        if qos == 2:
+            incoming.add(packet_id)
+        if targets is None:
+            _deliver(client, route, _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties))
+            held = conn.held
+        else:
+            tail = data[start + 2 : end]
+            for session in targets:
+                if (
+                    session.conn is None
+                    or session.queue
+                    or session.checked
+                    or len(session.inflight) >= session.receive_maximum
+                ):
+                    session.deliver(_message(client, prefix, tail, data[payload:end], qos, properties), qos, False, b"")
+                    held = conn.held
+                else:
+                    _send(session, prefix, tail)
+        answers.append(PACKET_IDS[packet_id])
+        position = end
+        end += packet
+        start += packet
+        payload += packet
+        if held or position > last or not data.startswith(prefix, position):
+            break
+    if answers:
+        node.counters.published_acknowledged += len(answers)
+        if qos == 2 and isinstance(session := client.session, KeptSession) and session.keeper is not None:
+            session.keeper.incoming(session, b"".join(answers))
+        head = b"\x40\x02" if qos == 1 else b"\x50\x02"
+        outbox = conn.outbox
+        if not outbox:
+            node.dirty.append(conn)
+        outbox.append(head + head.join(answers))
+    return -position if held else position
+
+
+def _batch(
+    client: Client, route: Route, data: bytes, position: int, start: int, payload: int, packet: int, properties: bytes
+) -> Batch | None:
+    """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its receivers can get it as one piece."""
+    if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
+        return None
+    qos = data[position] >> 1 & 3
+    most = MOST
+    for delivery in route.deliveries:
+        session = delivery.session
+        if delivery.qos:
+            most = min(most, session.room)
+        elif session.conn is None or session.checked:
+            return None
+    if most < FEWEST:
+        return None
+    if qos == 2 and (data[start] << 8 | data[start + 1]) in client.session.incoming:
+        return None  # a repetition, and most likely more of them
+    prefix = data[position:start]
+    tail = data[start + 2 : payload]
+    last = min(len(data), position + most * packet) - packet
+    after = position + packet
+    startswith = data.startswith
+    if tail:
+        behind = start + 2 - position
+        while after <= last and startswith(prefix, after) and startswith(tail, after + behind):
+            after += packet
+    else:
+        while after <= last and startswith(prefix, after):
+            after += packet
+    count = (after - position) // packet
+    high = data[start:after:packet]
+    low = data[start + 1 : after : packet]
+    if count < FEWEST:
+        return None
+    if qos == 2:
+        numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
+        if len(numbers) < count or 0 in numbers or not numbers.isdisjoint(client.session.incoming):
+            client.node.turns.work += count  # it may be so for each of them
+            return None
+        session = client.session
+        session.incoming |= numbers
+        if isinstance(session, KeptSession) and session.keeper is not None:
+            session.keeper.incoming(session, b"".join([PACKET_IDS[number] for number in numbers]))
+    elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
+        return None
+    answers = bytearray((b"\x40\x02\0\0" if qos == 1 else b"\x50\x02\0\0") * count)
+    answers[2::4] = high
+    answers[3::4] = low
+    node = client.node
+    node.counters.published_acknowledged += count
+    conn = client.conn
+    if not conn.outbox:
+        node.dirty.append(conn)
+    conn.outbox.append(bytes(answers))
+    start, payload = start - position, payload - position
+    chunk = data[position:after]
+    return Batch(topic_of(chunk), qos, properties, client.version, chunk, start, payload, packet, client.session)
+
+
+def _send(session: Session, head: bytes, tail: bytes) -> None:
+    """Put a packet in flight and send it, with the next free identifier."""
+    inflight = session.inflight
+    packet_id = session.next_packet_id % 65535 + 1
+    while packet_id in inflight:
+        packet_id = packet_id % 65535 + 1
+    session.next_packet_id = packet_id
+    inflight[packet_id] = data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+    outbox = session.outbox
+    if not outbox:
+        session.node.dirty.append(session)
+    outbox.append(data)
+    session.node.counters.delivered += 1
+
+
+def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int, properties: bytes) -> Message:
+    body = 2
+    while prefix[body - 1] >= 0x80:
+        body += 1
+    message = Message(prefix[body + 2 :], payload, qos, False, properties, None, client.session)
+    # A receiver of the same version gets the very bytes but for the packet identifier.
+    message.cache = {client.version << 3 | qos << 1: (prefix, tail)}
+    return message
+
+
+def _deliver(client: Client, route: Route, message: Message) -> None:
+    """Deliver one message to receivers that need more than its bytes, and pass it on."""
+    node = client.node
+    if route.elsewhere:
+        node.federation.sharing.publish(route, message)
+        return
+    node.fanout.deliver(route, message)
+    if route.forward and node.federated:
+        node.relay.forward(message)

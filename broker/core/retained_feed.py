@@ -1,0 +1,107 @@
+"""Retained messages for new subscriptions (MQTT-3.3.1-9), a little in each turn: a filter may match, or look through, a million.
+
+What is found in the first steps goes out with the SUBACK. The rest follows no faster than the client takes it, so that it
+does not fill its queue; a message that is written meanwhile comes as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.dispatcher import encode_identifier
+from broker.core.message import Message
+from broker.core.session import Session, Subscription
+from routing.topic_filter import split_shared
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+BUSY = 0.02
+"""s until a client that is behind is looked at again."""
+
+ROOM = limits.HOLD_QUEUED // 2
+"""messages that wait for a client from which on it gets no more retained ones."""
+
+
+class _Feed:
+    __slots__ = ("found", "subscription", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Subscription] = {}  # by filter, one after the other
+        self.subscription: Subscription | None = None  # whose messages come now
+        self.found: Iterator[Message | None] = iter(())
+
+
+class RetainedFeeds:
+    """What all sessions of a node are still to get."""
+
+    __slots__ = ("_feeds", "_node")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._feeds: dict[Session, _Feed] = {}
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def begin(self, session: Session, subscriptions: Iterable[Subscription]) -> None:
+        """Send what is retained for new subscriptions of a session, behind what it is still to get."""
+        new = {subscription.filter: subscription for subscription in subscriptions}
+        if not new:
+            return
+        feed = self._feeds.get(session)
+        if feed is not None:
+            feed.waiting |= new
+            return
+        feed = self._feeds[session] = _Feed()
+        feed.waiting = new
+        self._go_on(session, self._node.now)
+
+    def _go_on(self, session: Session, now: float) -> None:
+        node, feed = self._node, self._feeds[session]
+        if session.ended:
+            del self._feeds[session]
+            return
+        steps = limits.RETAINED_AT_ONCE
+        while steps > 0 and (feed.subscription is not None or feed.waiting):
+            if not _has_room(session):
+                node.schedule(now + BUSY, lambda at: self._go_on(session, at))
+                return
+            steps -= self._step(session, feed, now)
+        node.turns.work += limits.RETAINED_AT_ONCE - steps
+        if feed.subscription is None and not feed.waiting:
+            del self._feeds[session]
+        else:
+            node.turns.later(lambda at: self._go_on(session, at))
+
+    def _step(self, session: Session, feed: _Feed, now: float) -> int:
+        """Send a message, or look for one; returns how much that was."""
+        subscription = feed.subscription
+        if subscription is None:
+            filter_ = next(iter(feed.waiting))
+            feed.subscription = feed.waiting.pop(filter_)
+            feed.found = self._node.retained.search(split_shared(filter_)[1], now)
+            return 1
+        if session.subscriptions.get(subscription.filter) is not subscription:  # it is another one by now, or gone
+            feed.subscription = None
+            return 1
+        try:
+            message = next(feed.found)
+        except StopIteration:
+            feed.subscription = None
+            return 1
+        if message is None:
+            return 1
+        permissions = session.permissions
+        if permissions is None or permissions.may_receive(message.topic.decode()):
+            ids = encode_identifier(subscription.identifier) if subscription.identifier else b""
+            session.deliver(message, min(message.qos, subscription.qos), True, ids)
+        return 5
+
+
+def _has_room(session: Session) -> bool:
+    """Whether a client takes what comes; for one that is away what fits is kept."""
+    conn = session.conn
+    return conn is None or not (conn.paused or conn.backlog or len(session.queue) >= ROOM)

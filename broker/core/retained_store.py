@@ -1,0 +1,317 @@
+"""Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by (time, origin), in any order.
+
+A deletion and a message that expired leave their mark behind, a tombstone, so that an older write that comes later is known to be
+older. Tombstones are forgotten by the time of day, so on all brokers at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.base.deadlines import Deadlines, Entry
+from broker.base.hybrid_clock import LOGICAL
+from broker.core.message import Message, size_of
+from broker.core.retained_index import Digests, Mark, place_of
+from routing.subscription_trie import TopicTrie
+
+
+class Change(IntEnum):
+    """What a write did."""
+
+    OLD = 0
+    """Nothing: what is here is as new, or newer; or it was a deletion too old to remember."""
+    REFUSED = 1
+    """Nothing: there was no room."""
+    DROPPED = 2
+    """It wins, there was no room, and the topic is as deleted: what was there is older."""
+    TAKEN = 3
+    """It wins, and nothing that a client could see is different: there was nothing to delete."""
+    NEW = 4
+    """It wins."""
+
+
+EXPIRES = 4
+"""In the first byte of a packed message, behind its QoS: when it expires (s) follows, ahead of its properties."""
+
+_TIME = Struct(">d")
+
+
+def _pack(message: Message) -> bytes:
+    """Return a message without its topic as the store keeps it: properties (their length first) and payload. With objects for a
+    million of them the garbage collector would take a second each time."""
+    properties = message.properties
+    size = len(properties).to_bytes(4, "big")
+    if message.expires_at is None:
+        return b"".join((bytes((message.qos,)), size, properties, message.payload))
+    return b"".join((bytes((message.qos | EXPIRES,)), _TIME.pack(message.expires_at), size, properties, message.payload))
+
+
+def _unpack(topic: bytes, packed: bytes) -> Message:
+    at = 9 if packed[0] & EXPIRES else 1
+    expires_at = _TIME.unpack_from(packed, 1)[0] if at > 1 else None
+    payload = at + 4 + int.from_bytes(packed[at : at + 4], "big")
+    return Message(topic, packed[payload:], packed[0] & 3, True, packed[at + 4 : payload], expires_at, None)
+
+
+def _expired(packed: bytes, now: float) -> bool:
+    return bool(packed[0] & EXPIRES) and now >= _TIME.unpack_from(packed, 1)[0]
+
+
+def _size(topic: bytes, packed: bytes) -> int:
+    """Return what `size_of` says of the message."""
+    return len(topic) + len(packed) - (13 if packed[0] & EXPIRES else 5)
+
+
+class RetainedStore:
+    """The last retained message of every topic. Topics that begin with `$`, which are the broker's own, count for no limit."""
+
+    __slots__ = (
+        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_own", "_trie", "closed", "digests", "limit", "reached",
+        "refused_at", "tombstones",
+    )  # fmt: skip
+
+    def __init__(self, counters: Counters, limit: int = 0) -> None:
+        """`limit`: bytes of all messages; 0: `limits.MAX_RETAINED_BYTES`."""
+        self._counters = counters
+        self.limit = limit
+        self.closed = False  # no new topics: memory is short
+        self.reached = ""  # the limit that refused the last message that was refused
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, tombstones included."""
+        self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
+        self._bytes = 0
+        self._own = 0  # topics that begin with `$`
+        self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the mark)
+        self._graves = Deadlines(self._tomb)  # the same of tombstones: when they are forgotten
+        self._floor = 0  # ms; tombstones up to this death were too many
+        self.digests = Digests()
+        self.tombstones = 0
+        self.refused_at = float("-inf")  # s, when there was no room for something
+
+    def __len__(self) -> int:
+        """Return the number of messages, without the broker's own."""
+        return len(self._trie) - self._own
+
+    @property
+    def own(self) -> int:
+        """The number of the broker's own messages."""
+        return self._own
+
+    @property
+    def index(self) -> int:
+        """Bytes of memory of what finds them, about."""
+        return self._trie.memory
+
+    @property
+    def size(self) -> int:
+        """Bytes of all messages, as they are counted for the limit."""
+        return self._bytes
+
+    # ---------------------------------------------------------------- one topic
+
+    def store(self, topic: str, message: Message) -> bool:
+        """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7), for this broker alone.
+
+        False: refused (full).
+        """
+        if not message.payload:
+            self._drop(topic)
+            return True
+        return self._set(topic, message)
+
+    def write(self, message: Message, mark: Mark, now: float, wall: int) -> Change:
+        """Take a write that may not be the last, if it wins; `now`: s; `wall`: ms since the epoch.
+
+        The mark becomes the topic's. A message that has expired is a tombstone already.
+        """
+        old = self.digests.get(mark.place)
+        if old is not None and not old.before(mark.time, mark.key):
+            return Change.OLD
+        topic = message.topic.decode()
+        if message.payload and not message.expired(now):
+            if not self._set(topic, message):
+                self.refused_at = now
+                return self._refuse(topic, old, mark, wall)
+            if old is not None and old.dead:
+                self.tombstones -= 1
+            self.digests.put(mark)
+            if mark.death:
+                self._expiring.add((mark.death, mark.place, mark.time), len(self))
+            return Change.NEW
+        had = self._trie.get(topic)
+        if had is not None:
+            self._drop(topic)
+        remembered = self.remembers(mark.death, wall)
+        if old is not None:
+            self.tombstones -= old.dead
+            self.digests.remove(old)
+        if remembered:
+            self._bury(mark)
+        elif old is None:
+            return Change.OLD
+        return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
+
+    def _refuse(self, topic: str, old: Mark | None, mark: Mark, wall: int) -> Change:
+        """Forget what was at the topic, as it is older than what has no room.
+
+        The mark becomes that of a deletion right before the write: nothing older comes back, and the write itself may, when
+        there is room. It has no number, and no death of its own time, as what expired: no subscriber is told.
+        """
+        if old is None:
+            return Change.REFUSED
+        if (mark.time - 1, mark.key) > (old.time, old.key):
+            mark.time -= 1
+        elif old.dead:
+            return Change.REFUSED  # again
+        else:
+            mark.time, mark.key = old.time, old.key
+        mark.sequence, mark.death = 0, (mark.time >> LOGICAL) + 1
+        self._drop(topic)
+        self.tombstones -= old.dead
+        self.digests.remove(old)
+        if self.remembers(mark.death, wall):
+            self._bury(mark)
+        return Change.DROPPED
+
+    def bring_back(self, message: Message, mark: Mark, now: float, wall: int) -> None:
+        """Take what was here before a restart, each topic once; as `write` does."""
+        if not message.payload or (message.expires_at is not None and now >= message.expires_at):
+            self.write(message, mark, now, wall)
+        elif self._set(message.topic.decode(), message):
+            self.digests.put(mark)
+            if mark.death:
+                self._expiring.add((mark.death, mark.place, mark.time), len(self))
+
+    def remembers(self, death: int, wall: int) -> bool:
+        """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
+        return death > self._floor and death + limits.TOMBSTONE_AGE * 1000 > wall
+
+    def _set(self, topic: str, message: Message) -> bool:
+        old = self._trie.get(topic)
+        if topic[:1] == "$":
+            self._own += old is None
+        else:
+            grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
+            most = self.limit or limits.MAX_RETAINED_BYTES
+            if grown > most or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
+                self._counters.retained_refused += 1
+                few = f"{limits.MAX_RETAINED:,} retained messages" if not self.closed else "80 % of memory_limit"
+                self.reached = f"{most:,} bytes of retained messages (max_retained_bytes)" if grown > most else few
+                return False
+            self._bytes = grown
+        self._trie.set(topic, _pack(message))
+        return True
+
+    def _drop(self, topic: str) -> None:
+        old = self._trie.pop(topic)
+        if old is not None and topic[:1] == "$":
+            self._own -= 1
+        elif old is not None:
+            self._bytes -= _size(topic.encode(), old)
+
+    # ---------------------------------------------------------------- reading
+
+    def get(self, topic: str) -> Message | None:
+        """Return the topic's message."""
+        packed = self._trie.get(topic)
+        return None if packed is None else _unpack(topic.encode(), packed)
+
+    def match(self, topic_filter: str, now: float) -> list[Message]:
+        """Return the messages that a new subscription gets; those that expired are forgotten (MQTT-3.3.2-5)."""
+        return [message for message in self.search(topic_filter, now) if message is not None]
+
+    def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
+        """Each of them, and None for each step that found none. Messages may come and go meanwhile."""
+        everything = topic_filter == "#" and len(self) + self.tombstones == len(self.digests)
+        for topic in self._all() if everything else self._trie.search(topic_filter):
+            packed = None if topic is None else self._trie.get(topic)
+            if topic is None or packed is None:
+                yield None
+            elif _expired(packed, now):
+                self._expire(topic)
+                yield None
+            else:
+                yield _unpack(topic.encode(), packed)
+
+    def _all(self) -> Iterator[str]:
+        """Each topic that does not begin with `$`, leaf by leaf."""
+        for prefix in self.digests.present():
+            for mark in self.digests.marks(prefix):
+                yield mark.topic.decode()
+
+    def living(self, mark: Mark, now: float) -> Message | None:
+        """Return the message of a mark; None when it is deleted or has expired."""
+        if mark.dead:
+            return None
+        topic = mark.topic.decode()
+        packed = self._trie.get(topic)
+        if packed is None:
+            return None
+        if _expired(packed, now):
+            self._expire(topic)
+            return None
+        return _unpack(mark.topic, packed)
+
+    def items(self) -> list[tuple[str, Message]]:
+        """Return every topic with its message, the broker's own included."""
+        return [(topic, _unpack(topic.encode(), packed)) for topic, packed in self._trie.items()]
+
+    def topics(self) -> list[str]:
+        """Return every topic."""
+        return [topic for topic, _ in self._trie.items()]
+
+    # ---------------------------------------------------------------- the dead
+
+    def _expire(self, topic: str) -> None:
+        self._drop(topic)
+        self._counters.expired += 1
+        mark = self.digests.get(place_of(topic.encode()))
+        if mark is not None and not mark.dead:
+            self._bury(mark)
+
+    def _bury(self, mark: Mark) -> None:
+        mark.dead = True
+        self.digests.put(mark)
+        self.tombstones += 1
+        self._graves.add((mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time), self.tombstones)
+        while self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None:
+            self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
+            self._counters.tombstones_forgotten += self._exhume()
+
+    def _tomb(self, grave: Entry) -> Mark | None:
+        mark = self.digests.get(grave[1])
+        return mark if mark is not None and mark.dead and mark.time == grave[2] else None
+
+    def _lives(self, entry: Entry) -> bool:
+        mark = self.digests.get(entry[1])
+        return mark is not None and not mark.dead and mark.time == entry[2]
+
+    def _exhume(self) -> bool:
+        """Forget the oldest tombstone; False when its topic had been written again."""
+        mark = self._tomb(self._graves.pop())
+        if mark is None:
+            return False
+        self.tombstones -= 1
+        self.digests.remove(mark)
+        return True
+
+    def sweep(self, now: float, wall: int, most: int = 250) -> bool:
+        """Forget what has expired, and tombstones that are old enough, at most so many; whether there may be more."""
+        while most and (first := self._graves.first()) is not None and first <= wall:
+            self._exhume()
+            most -= 1
+        while most and (first := self._expiring.first()) is not None and first <= wall:
+            most -= 1
+            _, place, time = self._expiring.pop()
+            mark = self.digests.get(place)
+            if mark is None or mark.dead or mark.time != time:
+                continue
+            if self.living(mark, now) is not None:  # it came late, or our time of day was set: its own time counts
+                self._expiring.add((wall + 1000, place, time), len(self))
+        return not most

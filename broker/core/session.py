@@ -1,0 +1,578 @@
+"""A client's session: subscriptions, messages in flight and waiting (MQTT-3.1.2-4, MQTT-4.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.connection import packet_size
+from broker.core.message import PACKET_IDS, Message, size_of
+from broker.core.wildcard_forms import Forms
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.auth.authorization import Permissions
+    from broker.cluster.delivery.subscription_start import Start
+    from broker.core.connection import Connection
+    from broker.core.dispatcher import SharedGroup
+    from broker.core.publish_run import Batch
+    from broker.core.topic_alias import Aliases
+    from broker.node import Node, Timer
+    from broker.persistence.journal import Durability
+    from broker.wire import Will
+
+NEVER = float("inf")
+
+
+class Subscription:
+    """One filter of one session with its options (MQTT-3.8.3.1)."""
+
+    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session", "start")
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> None:
+        self.session = session
+        self.filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier
+        self.start: Start | None = None  # None: all that comes is for it
+
+
+class Outgoing:
+    """A QoS 1 or 2 message towards one session, waiting or in flight."""
+
+    __slots__ = ("ids", "message", "qos", "retain")
+
+    def __init__(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.ids = ids
+
+
+class SharedOutgoing(Outgoing):
+    """One that another member of its group may get when the session ends (MQTT 5, 4.8.2)."""
+
+    __slots__ = ("allowed", "group")
+
+    def __init__(
+        self, message: Message, qos: int, retain: bool, ids: bytes, group: SharedGroup, allowed: set[Session] | None
+    ) -> None:
+        super().__init__(message, qos, retain, ids)
+        self.group = group
+        self.allowed = allowed  # by the topic plugins; None: everybody
+
+
+class Repeat(Outgoing):
+    """Waits for the window of a new connection with the packet identifier that it had on the last one."""
+
+    __slots__ = ("original", "packet_id")
+
+    def __init__(self, original: Outgoing, packet_id: int) -> None:
+        super().__init__(original.message, original.qos, original.retain, original.ids)
+        self.original = original
+        self.packet_id = packet_id
+
+
+RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
+"""Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now (MQTT-4.4.0-1)."""
+
+
+class Session:
+    """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own list while there is one."""
+
+    __slots__ = (
+        "account",
+        "aliases",
+        "born",
+        "checked",
+        "clean",
+        "client_id",
+        "conn",
+        "ended",
+        "expiry",
+        "expiry_timer",
+        "filters_memory",
+        "floor",
+        "forms",
+        "incoming",
+        "inflight",
+        "keeper",
+        "left",
+        "limited",
+        "listener",
+        "maximum_packet_size",
+        "missed",
+        "missed_bytes",
+        "next_packet_id",
+        "node",
+        "number",
+        "outbox",
+        "owner",
+        "permissions",
+        "pumping",
+        "queue",
+        "queued_bytes",
+        "receive_maximum",
+        "stamp",
+        "subscriptions",
+        "unsent",
+        "username",
+        "version",
+        "will",
+        "will_memory",
+        "will_timer",
+    )
+
+    def __init__(self, node: Node, client_id: str) -> None:
+        self.node = node
+        self.client_id = client_id
+        self.conn: Connection | None = None
+        self.outbox: list[bytes] = []
+        self.version = 4
+        self.stamp = 0  # when its newest connection began (see `takeover`); 0: it is on its way here
+        self.born = 0  # when the session began,
+        self.floor = 0  # and the last Clean Start of its client, as far as known: what is older is not part of it
+        self.clean = True
+        self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
+        self.username: str | None = None
+        self.owner: str | None = None  # whose it is (see `session_owner`); None: nobody has checked its client's name
+        access = node.access
+        self.listener: str | None = ""  # where its last connection came in; None: not known
+        self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
+        self.account: object | None = None  # amqtt's Session, made by the server for its plugins
+        self.subscriptions: dict[str, Subscription] = {}
+        self.filters_memory = 0  # bytes that these take (see `memory_limit`)
+        self.forms: Forms | None = None  # of these, made with the first one that has one
+        self.ended = False  # nothing is for it any more, though not all of these may be taken out yet
+        self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
+        self.unsent: set[int] = set()  # of these, what its last connection ended before
+        self.queue: deque[Outgoing] = deque()
+        self.queued_bytes = 0
+        self.missed: list[Outgoing] | None = None  # at QoS 0, while away
+        self.missed_bytes = 0
+        self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
+        self.next_packet_id = 0
+        self.receive_maximum = limits.MAX_INFLIGHT
+        self.maximum_packet_size = limits.MAX_PACKET_SIZE
+        self.limited = False  # announced a maximum packet size: every packet is measured
+        self.aliases: Aliases | None = None  # of this connection
+        self.checked = False  # either of these two
+        self.will: Will | None = None
+        self.will_memory = 0  # bytes that it takes
+        self.will_timer: Timer | None = None
+        self.expiry_timer: Timer | None = None
+        self.keeper: Durability | None = None  # of a `KeptSession`, and
+        self.number = 0  # what it is called in the journal
+        self.left = 0  # when its connection ended (ms, see `Durability.clock_set`), 0 while it has one
+        self.pumping = False
+
+    def expire_after(self, interval: int) -> None:
+        """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants it."""
+        longest = self.node.config.session_expiry_max
+        self.expiry = NEVER if interval == 0xFFFFFFFF else float(interval)
+        if longest is not None:
+            self.expiry = min(self.expiry, float(longest))
+
+    def stop_timers(self) -> None:
+        """The client is back, or the session ends: nothing is due any more for a client that is away."""
+        for timer in (self.will_timer, self.expiry_timer):
+            if timer is not None:
+                self.node.cancel(timer)
+        self.will_timer = self.expiry_timer = None
+
+    # ---------------------------------------------------------------- out
+
+    def send_packet(self, data: bytes) -> None:
+        """Queue bytes (whole packets) for the client."""
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+
+    def deliver(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
+        """Deliver at `qos` = min(published, granted) (MQTT-3.8.4-8); `ids`: encoded subscription identifiers."""
+        node = self.node
+        if qos == 0:
+            if self.conn is None:
+                if node.config.keep_missed and (message.retain or message.qos == 0) and self._room():
+                    self.miss(message, retain, ids)
+                return
+            if not ids and message.expires_at is None:
+                head, tail = message.halves(self.version, 0, retain)
+                data = head + tail
+            else:
+                data = message.packet(self.version, 0, retain, 0, now=node.now, subscription_ids=ids)
+            if self.checked:
+                data = self._fit(data)
+                if not data:
+                    return
+            if not self.outbox:
+                node.dirty.append(self)
+            self.outbox.append(data)
+            node.counters.delivered += 1
+            return
+        if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
+            self._enqueue(Outgoing(message, qos, retain, ids))
+        else:
+            self._transmit(Outgoing(message, qos, retain, ids))
+
+    @property
+    def room(self) -> int:
+        """How many messages at QoS 1 or 2 may be sent now, as bytes."""
+        if self.conn is None or self.queue or self.checked:
+            return 0
+        return self.receive_maximum - len(self.inflight)
+
+    def deliver_batch(self, batch: Batch) -> None:
+        """Send a run of QoS 1 or 2 packets in the form for this client, for which there is `room`."""
+        inflight = self.inflight
+        count = batch.count
+        first = self.next_packet_id % 65535 + 1
+        numbers = range(first, first + count)
+        if numbers[-1] > 65535 or (inflight and not inflight.keys().isdisjoint(numbers)):
+            for message in batch.messages():  # the free identifiers are not in one piece
+                self.deliver(message, batch.qos, False, b"")
+            return
+        data = batch.numbered(first)
+        size = batch.size
+        inflight.update(zip(numbers, [data[at : at + size] for at in range(0, len(data), size)], strict=True))
+        self.next_packet_id = numbers[-1]
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+        self.node.counters.delivered += count
+
+    def deliver_shared(self, outgoing: SharedOutgoing) -> bool:
+        """Deliver as a member of a group, which may get the message back (see `unfinished`). Returns whether it is waiting or in
+        flight now: not at QoS 0, when it is too large for the client, or when the queue is full."""
+        if outgoing.qos == 0:
+            self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+            return False
+        if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
+            self._enqueue(outgoing)
+            return bool(self.queue) and self.queue[-1] is outgoing
+        self._transmit(outgoing)
+        return self.inflight.get(self.next_packet_id) is outgoing
+
+    def unfinished(self) -> list[SharedOutgoing]:
+        """Messages of shared subscriptions that another member may still get: not those at QoS 2 that were sent
+        (MQTT-4.8.2-5), nor those that were answered (MQTT-4.8.2-6)."""
+        sent: list[Outgoing] = [o for o in self.inflight.values() if isinstance(o, SharedOutgoing) and o.qos == 1]
+        for outgoing in self.queue:
+            if not isinstance(outgoing, Repeat):
+                sent.append(outgoing)
+            elif outgoing.qos == 1:
+                sent.append(outgoing.original)
+        return [o for o in sent if isinstance(o, SharedOutgoing)]
+
+    def _transmit(self, outgoing: Outgoing) -> None:
+        message = outgoing.message
+        inflight = self.inflight
+        packet_id = self.next_packet_id % 65535 + 1
+        while packet_id in inflight:
+            packet_id = packet_id % 65535 + 1
+        self.next_packet_id = packet_id
+        if not outgoing.ids and message.expires_at is None:
+            head, tail = message.halves(self.version, outgoing.qos, outgoing.retain)
+            data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+        else:
+            data = message.packet(
+                self.version,
+                outgoing.qos,
+                outgoing.retain,
+                packet_id,
+                now=self.node.now,
+                subscription_ids=outgoing.ids,
+            )
+        if self.checked:
+            data = self._fit(data)
+            if not data:
+                self._settled(outgoing)
+                return
+        inflight[packet_id] = outgoing
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox.append(data)
+        self.node.counters.delivered += 1
+
+    def _fit(self, data: bytes) -> bytes:
+        """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24, -25: as if delivered)."""
+        if self.aliases is not None:
+            data = self.aliases.apply(data, self.maximum_packet_size)
+        if len(data) > self.maximum_packet_size:
+            self.node.counters.dropped_too_large += 1
+            return b""
+        return data
+
+    # ---------------------------------------------------------------- at QoS 0, for a client that is away
+
+    def _room(self) -> bool:
+        return self.missed is None or (len(self.missed) < limits.MAX_MISSED and self.missed_bytes < limits.MAX_MISSED_BYTES)
+
+    def miss(self, message: Message, retain: bool, ids: bytes) -> None:
+        """Keep a QoS 0 message if it was published with RETAIN, or to a subscription at QoS 1 or 2: there amqtt's users expect
+        it when they come back. The standard allows it (3.1.1, 3.1.2.4: "QoS 0 messages pending transmission")."""
+        if message.retain or self._counts_on(message.topic.decode()):
+            self.put_by(Outgoing(message, 0, retain, ids), tell=True)
+
+    def _counts_on(self, topic: str) -> bool:
+        return any(subscription.qos for subscription in self.wanting(topic))
+
+    def wanting(self, topic: str) -> Iterator[Subscription]:
+        """The subscriptions that match a topic, but for those as a member of a group."""
+        forms, subscriptions = self.forms, self.subscriptions
+        for topic_filter in (topic,) if forms is None else forms.matching(topic):
+            if (subscription := subscriptions.get(topic_filter)) is not None:
+                yield subscription
+
+    def miss_runs(self) -> None:
+        """Look through what the publish path left in the outbox of a client that is away: packets at QoS 0 without properties."""
+        outbox, self.outbox = self.outbox, []
+        if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
+            return
+        looks = limits.MAX_MISSED  # at so many in one turn, whether they are wanted or not
+        for data in outbox:
+            position = 0
+            while position < len(data) and looks and self._room():
+                looks -= 1
+                size = packet_size(data[position : position + 5])
+                length, body = read_length(data, position + 1)
+                start = body + 2 + (data[body] << 8 | data[body + 1])
+                payload = data[start + (self.version == 5) : body + length]
+                self.miss(Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b"")
+                position += size
+
+    def put_by(self, outgoing: Outgoing, *, tell: bool) -> None:
+        """Keep a message until the client comes. `tell`: plugins, too; else it was kept for it already, perhaps elsewhere."""
+        if outgoing.qos:
+            if not self._append(outgoing, kept=not tell):
+                return
+        elif self._room():
+            if self.missed is None:
+                self.missed = []
+            self.missed.append(outgoing)
+            self.missed_bytes += size_of(outgoing.message)
+        else:
+            return
+        if tell and self.node.hooks.events:
+            self.node.event("broker_retained_message", message=outgoing.message, session=self, qos=outgoing.qos)
+
+    def _send_missed(self) -> None:
+        missed, self.missed, self.missed_bytes = self.missed or [], None, 0
+        for outgoing in missed:
+            if outgoing.message.expired(self.node.now):
+                self.node.counters.expired += 1
+            else:
+                self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+
+    # ---------------------------------------------------------------- waiting at QoS 1 and 2
+
+    def _append(self, outgoing: Outgoing, *, kept: bool = False) -> bool:
+        size = size_of(outgoing.message)
+        full = len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
+        if full and not kept and not self.node.federation.backpressure.room(self, size):
+            self.node.counters.dropped_queue_full += 1
+            return False
+        memory = self.node.memory
+        memory.appended += size + limits.QUEUED_MEMORY
+        if memory.appended >= memory.brink and not kept and not memory.takes_queued(self):
+            memory.appended -= size + limits.QUEUED_MEMORY
+            self.node.counters.dropped_memory += 1
+            return False
+        self.queue.append(outgoing)
+        self.queued_bytes += size
+        return True
+
+    def _enqueue(self, outgoing: Outgoing) -> None:
+        conn = self.conn
+        if conn is None:
+            self.put_by(outgoing, tell=True)
+        elif self._append(outgoing) and (len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES):
+            self.node.hold_publishers(conn)
+
+    def pump(self) -> None:
+        """Move waiting messages into the window as far as it goes."""
+        queue = self.queue
+        now = self.node.now
+        while queue and len(self.inflight) < self.receive_maximum:
+            if len(queue) > 1 and not self.checked and self._pump_plain():
+                continue
+            outgoing = queue.popleft()
+            self.queued_bytes -= size_of(outgoing.message)
+            if type(outgoing) is Repeat:
+                self._repeat(outgoing.packet_id, outgoing.original)
+            elif outgoing.message.expired(now):
+                self.node.counters.expired += 1
+                self._settled(outgoing)
+            else:
+                self._transmit(outgoing)
+        conn = self.conn
+        if conn is not None:
+            conn.waiting_since = now
+            if len(queue) < limits.HOLD_QUEUED // 2 and self.queued_bytes < limits.HOLD_QUEUED_BYTES // 2 and not conn.backlog:
+                conn.stalled = False
+                self.node.release_publishers(conn)
+
+    def _pump_plain(self) -> bool:
+        """Send what needs nothing but a number from the head of the queue, as bytes; False when there is none."""
+        queue, inflight, version = self.queue, self.inflight, self.version
+        first = self.next_packet_id % 65535 + 1
+        numbers = range(first, first + min(len(queue), self.receive_maximum - len(inflight), 65536 - first))
+        if not inflight.keys().isdisjoint(numbers):
+            return False
+        packets: list[bytes] = []
+        size = 0
+        for number in numbers:
+            outgoing = queue[0]
+            message = outgoing.message
+            if type(outgoing) is not Outgoing or outgoing.ids or outgoing.retain or message.expires_at is not None:
+                break
+            queue.popleft()
+            size += len(message.payload) + len(message.topic) + len(message.properties)
+            head, tail = message.halves(version, outgoing.qos, False)
+            inflight[number] = packet = b"%b%b%b" % (head, PACKET_IDS[number], tail)
+            packets.append(packet)
+        if not packets:
+            return False
+        self.queued_bytes -= size
+        self.next_packet_id = first + len(packets) - 1
+        if not self.outbox:
+            self.node.dirty.append(self)
+        self.outbox += packets
+        self.node.counters.delivered += len(packets)
+        return True
+
+    # ---------------------------------------------------------------- acknowledgements
+
+    def qos_in_flight(self, packet_id: int) -> int:
+        """QoS of the message in flight with this identifier, 0 when there is none."""
+        sent = self.inflight.get(packet_id)
+        if sent is None:
+            return 0
+        return sent[0] >> 1 & 3 if isinstance(sent, bytes) else sent.qos
+
+    def unpack(self) -> None:
+        """Turn packets in flight into messages: the next connection may speak another version."""
+        for packet_id, sent in self.inflight.items():
+            if isinstance(sent, bytes):
+                self.inflight[packet_id] = self.unpacked(sent)
+
+    def unpacked(self, sent: bytes) -> Outgoing:
+        """Return the message of a packet that was sent on this connection."""
+        body = read_length(sent, 1)[1]
+        start = body + 2 + (sent[body] << 8 | sent[body + 1])
+        payload = properties = start + 2
+        if self.version == 5:
+            size, properties = read_length(sent, properties)
+            payload = properties + size
+        qos = sent[0] >> 1 & 3
+        section = sent[properties:payload]
+        return Outgoing(Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None), qos, False, b"")
+
+    def acknowledged(self, packet_id: int) -> bool:
+        """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
+        if self.qos_in_flight(packet_id) != 1:
+            return False
+        self._settled(self.inflight.pop(packet_id))
+        if self.queue:
+            self.pump()
+        return True
+
+    def _settled(self, sent: Outgoing | bytes) -> None:
+        if type(sent) is SharedOutgoing:
+            self.node.federation.custody.settled(sent)
+
+    def received(self, packet_id: int, reason: int) -> bool:
+        """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1). False: unknown."""
+        if self.qos_in_flight(packet_id) != 2:
+            return False
+        self._settled(self.inflight[packet_id])
+        if reason >= 0x80:
+            del self.inflight[packet_id]
+            self.pump()
+        else:
+            self.inflight[packet_id] = RELEASED
+        return True
+
+    def completed(self, packet_id: int) -> bool:
+        """PUBCOMP: the end of a QoS 2 exchange. False: unknown."""
+        if self.inflight.get(packet_id) is not RELEASED:
+            return False
+        del self.inflight[packet_id]
+        if self.queue:
+            self.pump()
+        return True
+
+    def redeliver(self) -> None:
+        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then what waited.
+
+        What exceeds the Receive Maximum of the new connection waits for its turn (MQTT-3.3.4-9).
+        """
+        inflight = self.inflight
+        self.unsent.clear()
+        room = self.receive_maximum - sum(outgoing is RELEASED for outgoing in inflight.values())
+        late: list[Repeat] = []
+        for packet_id, outgoing in list(inflight.items()):
+            assert isinstance(outgoing, Outgoing)  # see `unpack`
+            if outgoing is RELEASED:
+                self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
+                self.node.counters.to_clients.other += 4
+            elif room > 0:
+                room -= 1
+                self._repeat(packet_id, outgoing)
+            else:
+                del inflight[packet_id]
+                late.append(Repeat(outgoing, packet_id))
+                self.queued_bytes += size_of(outgoing.message)
+        self.queue.extendleft(reversed(late))
+        self.pump()
+        if self.missed is not None:
+            self._send_missed()
+
+    def _repeat(self, packet_id: int, outgoing: Outgoing) -> None:
+        data = outgoing.message.packet(
+            self.version,
+            outgoing.qos,
+            outgoing.retain,
+            packet_id,
+            now=self.node.now,
+            dup=True,
+            subscription_ids=outgoing.ids,
+        )
+        if self.limited and len(data) > self.maximum_packet_size:
+            self.node.counters.dropped_too_large += 1
+            self.inflight.pop(packet_id, None)
+            self._settled(outgoing)
+        else:
+            self.inflight[packet_id] = outgoing
+            self.send_packet(data)
+
+    def revoke(self) -> list[SharedOutgoing]:
+        """Drop what waits and may not be received any more; returns what another member of a group may get instead."""
+        permissions = self.permissions
+        if permissions is None:
+            return []
+        kept: deque[Outgoing] = deque()
+        dropped: list[Outgoing] = []
+        for outgoing in self.queue:
+            if type(outgoing) is Repeat or permissions.may_receive(outgoing.message.topic.decode()):  # repeated: it was sent
+                kept.append(outgoing)
+            else:
+                self.queued_bytes -= size_of(outgoing.message)
+                dropped.append(outgoing)
+        self.queue = kept
+        if self.missed is not None:
+            self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
+            self.missed_bytes = sum(size_of(o.message) for o in self.missed)
+        return [o for o in dropped if isinstance(o, SharedOutgoing)]

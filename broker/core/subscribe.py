@@ -1,0 +1,331 @@
+"""SUBSCRIBE and UNSUBSCRIBE of a client (MQTT-3.8, MQTT-3.10): what is granted, what is answered, what is retained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.capabilities import check_identifier, unavailable
+from broker.core.effects import AuthorizeSubscribe
+from broker.core.session import Subscription
+from broker.core.wildcard_forms import filter_memory, form_of
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import FILTERS, reading_subscribe, reading_unsubscribe
+from broker.wire.encode import encode_packet
+from broker.wire.errors import ProtocolViolation, WireError
+from broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from broker.wire.properties import Property
+from broker.wire.steps import finish
+from broker.wire.strings import check_topic_filter
+from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter
+
+if TYPE_CHECKING:
+    from broker.core.client import Client
+
+PIECES = 5
+"""thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in later turns."""
+
+REASONS = 100
+"""refused filters that the Reason String of one SUBACK names."""
+
+
+def subscribe(client: Client, packet: Subscribe) -> None:
+    """Handle a SUBSCRIBE, or ask the topic plugins first. Raises MalformedPacket and ProtocolViolation."""
+    finish(_checking(client, packet))
+    _subscribe(client, packet)
+
+
+def receive_large(client: Client, first: int, body: bytes) -> None:
+    """Handle a SUBSCRIBE or UNSUBSCRIBE with perhaps very many filters: these are decoded and checked in steps, and what comes
+    behind it waits. Raises MalformedPacket and ProtocolViolation."""
+    turns = client.node.turns
+    work = _receiving(client, first, body)
+    try:
+        for _ in range(PIECES):
+            next(work)
+    except StopIteration as end:
+        _begin(client, end.value)
+        return
+    client.conn.waiting = True
+    turns.later(lambda now: turns.go(_received(client, work), lambda: False))
+
+
+def _receiving(client: Client, first: int, body: bytes) -> Generator[int, None, Subscribe | Unsubscribe]:
+    """A filter is a step of work to decode, and another one to check."""
+    reading = reading_subscribe if first >> 4 == PacketType.SUBSCRIBE else reading_unsubscribe
+    packet: Subscribe | Unsubscribe = yield from reading(first, body, client.version)
+    yield from _checking(client, packet)
+    return packet
+
+
+def _received(client: Client, work: Generator[int, None, Subscribe | Unsubscribe]) -> Iterator[int]:
+    try:
+        packet = yield from work
+        step = partial(_begin, client, packet)
+    except WireError as error:
+        step = partial(_fail, error)
+
+    def begin() -> bool:
+        client.conn.waiting = False
+        step()
+        return not client.conn.waiting
+
+    go_on(client, client.node.now, begin)
+
+
+def _begin(client: Client, packet: Subscribe | Unsubscribe) -> None:
+    if isinstance(packet, Subscribe):
+        _subscribe(client, packet)
+    else:
+        _leave(client, packet)
+
+
+def _fail(error: WireError) -> None:
+    raise error
+
+
+def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int, None, None]:
+    """Look whether all filters of a packet are what a client may ask for; yields of how many. Raises MalformedPacket and
+    ProtocolViolation."""
+    requests = [f.filter for f in packet.filters] if isinstance(packet, Subscribe) else packet.filters
+    for at in range(0, len(requests), FILTERS):
+        if at:
+            yield FILTERS
+        for topic_filter in requests[at : at + FILTERS]:
+            check_topic_filter(topic_filter, shared=client.version == 5)
+    _check_answer(client, len(requests))
+    if not isinstance(packet, Subscribe):
+        return
+    check_identifier(packet, client.node.config)
+    if client.version == 5:
+        for at in range(0, len(requests), FILTERS):
+            if at:
+                yield FILTERS
+            for topic_filter in requests[at : at + FILTERS]:
+                missing = unavailable(topic_filter, client.node.config)
+                if missing is not None:  # it was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13)
+                    raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
+
+
+def _subscribe(client: Client, packet: Subscribe) -> None:
+    if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
+        client.conn.waiting = True
+        client.node.effects.append(AuthorizeSubscribe(client, packet))
+    else:
+        grant(client, packet, [True] * len(packet.filters))
+
+
+def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
+    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let the client, as soon as all
+    brokers know what it wants. False: it waits for that, and goes on by itself."""
+    if Granting(client, packet, allowed).begin():
+        return True
+    client.conn.waiting = True
+    return False
+
+
+class Granting:
+    """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers know that it is wanted."""
+
+    __slots__ = ("_allowed", "_client", "_codes", "_filters", "_hurried", "_identifier", "_packet", "_refused", "_retained")
+
+    def __init__(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
+        self._client = client
+        self._packet = packet
+        self._allowed = allowed
+        identifiers = (packet.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER)
+        self._identifier = identifiers[0] if identifiers else 0
+        self._codes: list[int] = []
+        self._refused: list[str] = []
+        self._retained: dict[str, Subscription] = {}  # that get what is retained, by filter
+        self._filters: list[str] = []  # that others are to know now
+        self._hurried = False
+
+    def _next(self) -> list[tuple[SubscriptionRequest, bool]]:
+        at = len(self._codes)
+        end = at + limits.FILTERS_AT_ONCE
+        return list(zip(self._packet.filters[at:end], self._allowed[at:end], strict=True))
+
+    def begin(self) -> bool:
+        """Begin with the next filters; True when the packet is answered, False when it goes on by itself."""
+        self._filters = [
+            request.filter
+            for request, permitted in self._next()
+            if not request.filter.startswith(SHARE_PREFIX) and _refusal(self._client, request, permitted, note=False) is None
+        ]
+        self._hurried = False
+        session, federation = self._client.session, self._client.node.federation
+        new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
+        again = new and federation.whereabouts.elsewhere(session.client_id)
+        if federation.propagation.expect(self._filters, self._known, again=again):
+            if federation.propagation.known:  # it could be answered at once
+                federation.whereabouts.waits[session] = self.hurry
+            return False
+        return self._take()
+
+    def hurry(self, now: float) -> None:
+        """Subscribe though not all have said what they have published: the session is about to go to another broker."""
+        self._hurried = True
+        self._go_on(now, self._take)
+
+    def _known(self, now: float) -> None:
+        waits, session = self._client.node.federation.whereabouts.waits, self._client.session
+        if waits.get(session) == self.hurry:
+            del waits[session]
+        if not self._hurried:
+            self._go_on(now, self._take)
+
+    def _later(self, now: float) -> None:
+        self._filters = []
+        self._go_on(now, self.begin)
+
+    def _go_on(self, now: float, step: Callable[[], bool]) -> None:
+        go_on(self._client, now, step, self._filters)
+
+    def _take(self) -> bool:
+        """Subscribe; answer when these were the last filters."""
+        client, node = self._client, self._client.node
+        try:
+            for request, permitted in self._next():
+                reason = _refusal(client, request, permitted)
+                if reason is None:
+                    self._codes.append(min(request.qos, node.config.max_qos))
+                    self._retained |= _add(client, request, self._codes[-1], self._identifier)
+                else:
+                    self._codes.append(reason)
+                    if len(self._refused) < REASONS:
+                        self._refused.append(f"{request.filter}: {reason.name.lower().replace('_', ' ')}")
+                    node.counters.subscriptions_refused += 1
+                node.turns.work += limits.PACKET_WORK
+        finally:
+            node.federation.propagation.settle_for(self._filters)
+        if len(self._codes) < len(self._packet.filters):
+            node.turns.later(self._later)
+            return False
+        if not (client.conn.closed or client.conn.closing):
+            client.answer(Suback(self._packet.packet_id, self._codes), "; ".join(self._refused))
+        if node.hooks.events:
+            for request, code in zip(self._packet.filters, self._codes, strict=True):
+                if code < 0x80:
+                    node.event("broker_client_subscribed", client=client, topic=request.filter, qos=code)
+        node.feeds.begin(client.session, self._retained.values())
+        return True
+
+
+def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[str] = ()) -> None:
+    """Do a step of what a client asked for in a packet (True: the last one), unless its session is no more. `told`: filters that
+    others know already as wanted."""
+    node = client.node
+    node.now = now
+    current, node.current = node.current, client.conn
+    done = True
+    if node.sessions.get(client.session.client_id) is not client.session:
+        node.federation.propagation.settle_for(told)
+    else:  # though its connection may have ended: it came before
+        try:
+            done = step()
+        except WireError as error:
+            client.fail(error)
+    if done:
+        client.conn.resume(now)
+    node.current = current
+
+
+def unsubscribe(client: Client, packet: Unsubscribe) -> None:
+    """Handle an UNSUBSCRIBE. Raises MalformedPacket and ProtocolViolation."""
+    finish(_checking(client, packet))
+    _leave(client, packet)
+
+
+def _leave(client: Client, packet: Unsubscribe) -> None:
+    codes: list[int] = []
+
+    def later(now: float) -> None:
+        known = client.node.sessions.get(client.session.client_id) is client.session
+        if not known or _unsubscribe(client, packet, codes, later):
+            client.conn.resume(now)
+
+    client.conn.waiting = not _unsubscribe(client, packet, codes, later)
+
+
+def _unsubscribe(client: Client, packet: Unsubscribe, codes: list[int], later: Callable[[float], None]) -> bool:
+    """Take so many filters out; False: the others `later`."""
+    node = client.node
+    for topic_filter in packet.filters[len(codes) : len(codes) + limits.FILTERS_AT_ONCE]:
+        node.turns.work += limits.PACKET_WORK
+        if not acceptable(topic_filter):
+            codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+            continue
+        group, inner = split_shared(topic_filter)
+        known = node.fanout.unsubscribe(client.session, topic_filter, group, inner)
+        codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        if node.hooks.events:
+            node.event("broker_client_unsubscribed", client=client, topic=topic_filter)
+    if len(codes) < len(packet.filters):
+        node.turns.later(later)
+        return False
+    if not (client.conn.closed or client.conn.closing):
+        client.send(encode_packet(Unsuback(packet.packet_id, codes), client.version))
+    return True
+
+
+def acceptable(topic_filter: str) -> bool:
+    """Whether we let clients subscribe to `topic_filter`, as far as its levels go, and before MQTT 5 that of a group."""
+    return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
+
+
+def _check_answer(client: Client, codes: int) -> None:
+    """Refuse a packet with more filters than codes fit into the Maximum Packet Size of the client (MQTT-3.1.2-24)."""
+    session = client.session
+    if session.limited and codes + (5 if codes < 125 else 8) > session.maximum_packet_size:
+        raise ProtocolViolation("answer exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
+
+
+def _refusal(client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True) -> ReasonCode | None:
+    session = client.session
+    if not acceptable(request.filter):
+        return ReasonCode.TOPIC_FILTER_INVALID
+    missing = unavailable(request.filter, client.node.config)
+    if missing is not None:
+        return missing
+    if not permitted or not _may_subscribe(client, request.filter, note):
+        return ReasonCode.NOT_AUTHORIZED
+    if request.filter in session.subscriptions:
+        return None
+    if len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS or not client.node.memory.takes_more:
+        return ReasonCode.QUOTA_EXCEEDED
+    if session.filters_memory + filter_memory(request.filter) > limits.MAX_FILTERS_MEMORY:
+        return ReasonCode.QUOTA_EXCEEDED
+    if session.forms is not None and len(session.forms) >= limits.MAX_FORMS:
+        form = form_of(request.filter)
+        return ReasonCode.QUOTA_EXCEEDED if form is not None and form not in session.forms else None
+    return None
+
+
+def _may_subscribe(client: Client, topic_filter: str, note: bool) -> bool:
+    permissions = client.session.permissions
+    if permissions is None:
+        return True
+    inner = split_shared(topic_filter)[1]
+    rule = permissions.subscribe_rule(inner)
+    if rule is not None and rule.allow:
+        return True
+    if note:
+        client.note_refusal("subscribe to", topic_filter, rule)
+    return False
+
+
+def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int) -> dict[str, Subscription]:
+    """Subscribe; returns the subscription if it gets what is retained."""
+    session = client.session
+    node = client.node
+    group, inner = split_shared(request.filter)
+    known = session.subscriptions.get(request.filter)
+    subscription = Subscription(session, request.filter, qos, request.no_local, request.retain_as_published, identifier)
+    subscription.start = node.federation.positions.begin() if known is None else known.start
+    node.fanout.subscribe(subscription, group, inner)
+    if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known is not None):
+        return {}  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
+    return {request.filter: subscription}

@@ -1,0 +1,46 @@
+"""What a client was not sent any more when it went: messages whose packets had not left this broker (docs/decisions/0016).
+
+A QoS 2 message that was sent and not answered may have been received, and is for nobody but this session. A broker that was
+stopped, or has much to do, hands messages to connections that ended a while ago; what it had not written yet nobody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.wire.constants import PacketType
+from broker.wire.varint import read_length
+
+if TYPE_CHECKING:
+    from broker.core.client import Client
+
+
+def lost(client: Client) -> None:
+    """Note it for a client whose connection is gone, as nothing more is written to that."""
+    session, conn, journal = client.session, client.conn, client.node.durability
+    if session.conn is conn and session.expiry and session.inflight:
+        withheld = [] if journal is None else journal.withheld(conn)
+        session.unsent = identifiers((*conn.backlog, *withheld, *session.outbox))
+
+
+def disconnected(client: Client) -> None:
+    """Note it for a client that says that it goes: what is about to be sent in this turn is left out."""
+    session, outbox = client.session, client.session.outbox
+    if session.conn is client.conn and session.expiry and session.inflight and outbox:
+        session.unsent = identifiers(data for data in outbox if data[0] >> 4 == PacketType.PUBLISH)
+        outbox[:] = [data for data in outbox if data[0] >> 4 != PacketType.PUBLISH]
+
+
+def identifiers(packets: Iterable[bytes]) -> set[int]:
+    """Return the packet identifiers of messages that are sent for the first time among these whole packets."""
+    found: set[int] = set()
+    for data in packets:
+        at = 0
+        while at < len(data):
+            length, body = read_length(data, at + 1)
+            if data[at] >> 4 == PacketType.PUBLISH and data[at] & 0x06 and not data[at] & 0x08:
+                start = body + 2 + (data[body] << 8 | data[body + 1])
+                found.add(data[start] << 8 | data[start + 1])
+            at = body + length
+    return found

@@ -1,0 +1,1 @@
+"""The drivers: sockets, files, HTTP, TLS. They move bytes and decide nothing."""

@@ -1,0 +1,394 @@
+"""HTTP for people and machines that look after a broker: /healthz, /readyz, /metrics, /api/federation, /api/drain.
+
+A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can connect may GET; POST, which changes
+something, is for programs on the broker's own machine alone: neither for other machines nor for pages in a browser (Origin).
+A page whose name was made to resolve to this machine (DNS rebinding) is refused by the Host field, for reading too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import socket
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl
+
+from broker.io.prometheus import metrics
+from broker.io.readiness import Readiness
+from broker.wire.strings import shorten
+from discovery.address import is_loopback
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+MAX_HEADER = 8 * 1024
+"""bytes of one request; a browser's with all its cookies fits. More: 431."""
+HEADER_TIMEOUT = 5.0
+"""s from the first byte of a request to its end; slower: 408."""
+IDLE_TIMEOUT = 60.0
+"""s between two requests of a connection; a scraper comes back within a minute."""
+MAX_CONNECTIONS = 64
+"""connections; one more ends the oldest of the host that has most of them, an idle one first."""
+
+_REASONS = {
+    200: "OK",
+    202: "Accepted",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+Answer = tuple[int, str, str]
+"""Status, content type, text."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port, before anything else is begun that would have to be undone. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(MAX_CONNECTIONS)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class Admin:
+    """The server around one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        version: str = "",
+        listeners: Callable[[], Mapping[str, int]] | None = None,
+        drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
+        hosts: Iterable[str] = (),
+        wait_for: int = 1,
+    ) -> None:
+        """`listeners`: returns how many connections each listener has; `drain`: drains the broker as it is told, and returns
+        what becomes of that, or raises ValueError with one clear line; `hosts`: names under which it may be asked, beside
+        addresses and names without a dot; `wait_for`: how many brokers there have to be before clients should come."""
+        self.node = node
+        self.readiness = Readiness(node, wait_for)
+        self._drain = drain
+        self._listeners = listeners or dict
+        self.version = version
+        self.hosts = frozenset(host.lower() for host in hosts)
+        self.connections: dict[AdminProtocol, None] = {}  # in order of last use
+        self.loop = asyncio.get_running_loop()
+        self._started = self.loop.time()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Answer whoever connected and connects to `listener` (see `listen`)."""
+        self._server = await self.loop.create_server(lambda: AdminProtocol(self), sock=listener)
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def answer(self, path: str) -> Answer:
+        """Return what stands at a path."""
+        match path:
+            case "/healthz":
+                return 200, "text/plain", "ok\n"
+            case "/readyz":
+                reasons = self.readiness.reasons()
+                return 503 if reasons else 200, "text/plain", ("; ".join(reasons) or "ready") + "\n"
+            case "/metrics":
+                return 200, "text/plain; version=0.0.4", metrics(
+                    self.node, self.version, self._listeners(), self.loop.time() - self._started
+                )
+            case "/api/federation":
+                return 200, "application/json", json.dumps(self.state()) + "\n"
+            case "/":
+                return 200, "text/plain", "/healthz\n/readyz\n/metrics\n/api/federation\n/api/drain (POST)\n"
+            case _:
+                return 404, "text/plain", "not found\n"
+
+    def post(self, path: str, query: str) -> Answer:
+        """Do what is posted to a path."""
+        if path != "/api/drain" or self._drain is None:
+            return 404, "text/plain", "not found\n"
+        try:
+            return 202, "application/json", json.dumps(self._drain(dict(parse_qsl(query, keep_blank_values=True)))) + "\n"
+        except ValueError as error:
+            return 400, "text/plain", f"{error}\n"
+
+    def state(self) -> dict[str, Any]:
+        """The federation as this broker sees it, and what else is known of the broker."""
+        node = self.node
+        federation = node.federation
+        now = self.loop.time()
+        members = [
+            {
+                "id": broker_id.hex(),
+                "name": federation.membership.name_of(broker_id),
+                "boot": boot,
+                "addresses": [str(address) for address in addresses],
+                "alive": alive,
+            }
+            for broker_id, boot, addresses, alive in federation.membership.members(now)
+        ]
+        return federation.state() | {
+            "version": self.version,
+            "uptime_s": round(now - self._started, 3),
+            "ready": not self.readiness.reasons(),
+            "connections": node.connected,
+            "open": len(node.connections),  # clients, links, and who has not said yet what it is
+            "sessions": len(node.sessions),
+            "subscriptions": len(node.fanout.trie),
+            "retained": len(node.retained),
+            "members": sorted(members, key=lambda member: str(member["id"])),
+        }
+
+    def make_room(self) -> None:
+        """End one connection when there are too many: the oldest of the host that has most of them, an idle one first. Who
+        opens many and sends nothing then ends its own, and a health check is answered all the while."""
+        if len(self.connections) < MAX_CONNECTIONS:
+            return
+        most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
+        theirs = [connection for connection in self.connections if connection.host == most]
+        victim = next((connection for connection in theirs if connection.idle), theirs[0])
+        del self.connections[victim]
+        victim.transport.abort()
+
+    def refuse_host(self, name: str, peer: str) -> None:
+        """Count and log a request under a name that is not this broker's."""
+        self.node.counters.admin_misdirected += 1
+        self.node.log_limit.line("warning", "admin: foreign Host", peer, f"admin: {peer} asked for {shorten(name)}; refused")
+
+
+class AdminProtocol(asyncio.Protocol):
+    """One HTTP connection: requests one after another, answered at once."""
+
+    __slots__ = ("_admin", "_buffer", "_closing", "_paused", "_timer", "host", "transport")
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._buffer = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._paused = False
+        self.host = ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._buffer and not self._paused
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a request."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if peer else ""
+        self._admin.make_room()
+        self._admin.connections[self] = None
+        self._arm(HEADER_TIMEOUT)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._admin.connections.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; answer every request that is complete."""
+        if self._closing:
+            return
+        if not self._buffer:
+            self._arm(HEADER_TIMEOUT)
+        self._buffer += data
+        self._serve()
+
+    def pause_writing(self) -> None:
+        """Read and answer no more: the peer does not take what it asked for."""
+        self._paused = True
+        self.transport.pause_reading()
+        self._arm(HEADER_TIMEOUT)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._paused = False
+        if not self._closing:
+            self.transport.resume_reading()
+            self._serve()
+
+    def _serve(self) -> None:
+        while not self._closing and not self._paused:
+            self._buffer = self._buffer.lstrip(b"\r\n")  # RFC 9112 2.2: empty lines before a request are skipped
+            head, found, rest = self._buffer.partition(b"\r\n\r\n")
+            if len(head) > MAX_HEADER:
+                self._refuse(431, "request header is too large\n")
+            elif not found:
+                if not self._buffer:
+                    self._arm(IDLE_TIMEOUT)
+                return
+            else:
+                self._buffer = rest
+                self._request(head)
+
+    def _request(self, head: bytes) -> None:
+        connections = self._admin.connections
+        connections.pop(self, None)
+        connections[self] = None  # the last in the order of use
+        parsed = parse_request(head)
+        if isinstance(parsed, int):
+            self._refuse(parsed, f"{_REASONS[parsed].lower()}\n")
+            return
+        method, path, keep = parsed
+        name = host_name(head)
+        if not known_host(name, self._admin.hosts):
+            self._admin.refuse_host(name, self.host)
+            self._refuse(421, "not known here by this name; see admin-hosts\n")
+            return
+        if method == "POST" and path.startswith("/api/"):
+            self._post(head, path)
+            return
+        if method != "GET":
+            self._refuse(405, "GET only\n", "Allow: GET\r\n")
+            return
+        status, kind, text = self._admin.answer(path)
+        self._send(status, kind, text, not keep)
+
+    def _post(self, head: bytes, path: str) -> None:
+        query = parse_post(head)
+        here, there = self.transport.get_extra_info("sockname"), self.transport.get_extra_info("peername")
+        if query is None:
+            self._refuse(400, "a body, of which nothing is known here\n")
+        elif not here or not there or not same_machine(here[0], there[0]):
+            self._refuse(403, "only from the broker's own machine\n")
+        elif b"\norigin:" in head.lower():
+            self._refuse(403, "not from a web page\n")
+        else:
+            status, kind, text = self._admin.post(path, query)
+            self._send(status, kind, text, True)
+
+    def _refuse(self, status: int, text: str, headers: str = "") -> None:
+        """Answer and close: where the next request begins is not known any more."""
+        self._buffer = b""
+        self._send(status, "text/plain", text, True, headers)
+
+    def _send(self, status: int, kind: str, text: str, last: bool, headers: str = "") -> None:
+        body = text.encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n{headers}"
+            f"Connection: {'close' if last else 'keep-alive'}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        if last:
+            self._closing = True
+            self.transport.close()
+            # a peer that does not read what is left must not hold the connection for ever
+            self._arm(HEADER_TIMEOUT)
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._admin.loop.call_later(seconds, self._timed_out)
+
+    def _timed_out(self) -> None:
+        if self._closing or self._paused:
+            self.transport.abort()
+        elif self._buffer:
+            self._refuse(408, "request was not complete in time\n")
+        else:
+            self._closing = True
+            self.transport.close()
+
+
+def same_machine(here: str, there: str) -> bool:
+    """Whether a connection between two addresses does not leave this machine."""
+    return is_loopback(there) or here == there
+
+
+def host_name(head: bytes) -> str:
+    """Return the name or address that a request is for, without its port; "" when it does not say (RFC 9112 3.2)."""
+    line, *fields = head.split(b"\r\n")
+    target = line.split(b" ")[1]
+    where = b""
+    if target.lower().startswith(b"http://"):
+        where = target[7:].partition(b"/")[0].rpartition(b"@")[2]
+    else:
+        for field in fields:
+            name, _, value = field.partition(b":")
+            if name.lower() == b"host":
+                where = value.strip(b" \t")
+    text = where.decode("latin-1").lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def known_host(name: str, hosts: Collection[str]) -> bool:
+    """Whether a request under this name may be answered: addresses, and names that no stranger's DNS server can answer for."""
+    if "." not in name and ":" not in name:
+        return True  # localhost, a container's or a machine's name
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in hosts
+    return True
+
+
+def parse_post(head: bytes) -> str | None:
+    """Return the query of a POST that `parse_request` has read; None when a body follows."""
+    line, *fields = head.split(b"\r\n")
+    for field in fields:
+        name, _, value = field.lower().partition(b":")
+        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" \t") != b"0"):
+            return None
+    return line.split(b" ")[1].partition(b"?")[2].decode()
+
+
+def parse_request(head: bytes) -> tuple[str, str, bool] | int:
+    """Read a request's head: (method, path, whether the connection stays open), or the status that refuses it."""
+    line, *fields = head.split(b"\r\n")
+    words = line.split(b" ")
+    if len(words) != 3 or not words[0] or not _TOKEN.issuperset(words[0]):
+        return 400
+    method, target, protocol = words
+    if not protocol.startswith(b"HTTP/") or len(protocol) != 8:
+        return 400
+    if protocol not in (b"HTTP/1.1", b"HTTP/1.0"):
+        return 505
+    if not target.isascii() or any(byte <= 32 or byte == 127 for byte in target):
+        return 400
+    if target.lower().startswith(b"http://"):
+        target = b"/" + target[7:].partition(b"/")[2]
+    if not target.startswith(b"/"):
+        return 400 if method == b"GET" else 405
+    keep = protocol == b"HTTP/1.1"
+    for field in fields:
+        name, colon, value = field.partition(b":")
+        if not colon or not name or not _TOKEN.issuperset(name):
+            return 400
+        value = value.strip(b" \t").lower()
+        match name.lower():
+            case b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                keep = b"close" not in options and (keep or b"keep-alive" in options)
+            case b"content-length" if value != b"0" and method == b"GET":
+                return 400  # a body that nobody asked for
+            case b"transfer-encoding" if method == b"GET":
+                return 400
+    return method.decode(), target.partition(b"?")[0].decode(), keep

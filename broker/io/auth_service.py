@@ -1,0 +1,87 @@
+"""Users and rules as files: read at the start and at each reload, and passwords checked beside the loop (docs/access.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from collections.abc import Container
+from concurrent.futures import ThreadPoolExecutor
+
+from broker.auth.acl_file import read_rules
+from broker.auth.authorization import Access
+from broker.auth.scram import NAME, Scram, Verifier, prepare
+from broker.auth.users_file import Users
+from broker.base import limits
+from broker.config.options import AccessSettings
+
+WORKERS = 2
+"""threads that check passwords. They leave Python alone while they count, so that messages flow meanwhile; each needs the
+memory that its hash asks for."""
+
+
+class Gatekeeper:
+    """What one broker knows of users and rules. `access` is None when nothing was said about either."""
+
+    def __init__(self, settings: AccessSettings, listeners: Container[str]) -> None:
+        """`listeners`: the names that rules may speak of. Raises ConfigError with one line for a file that cannot be used."""
+        self._listeners = listeners
+        self._pool: ThreadPoolExecutor | None = None
+        self._secret = os.urandom(32)
+        self._right: set[bytes] = set()
+        self.users: Users | None = None
+        self.access: Access | None = None
+        self.take(*self.read(settings))
+
+    def read(self, settings: AccessSettings) -> tuple[Users | None, Access | None]:
+        """Read the files; changes nothing, and may be called in a thread. Raises ConfigError as above."""
+        if settings.users is None and settings.rules is None and settings.anonymous is None:
+            return None, None
+        users = Users.read(str(settings.users)) if settings.users is not None else None
+        canonical = prepare if users is not None else str  # spellings that the users' file takes for one are one for the rules
+        rules = read_rules(str(settings.rules), canonical, self._listeners) if settings.rules is not None else None
+        return users, Access(users, rules, settings.anonymous, canonical)
+
+    def take(self, users: Users | None, access: Access | None) -> None:
+        """Go by what was read."""
+        self._right.clear()
+        self.users = users
+        self.access = access
+
+    def describe(self) -> list[str]:
+        """Say what is in force, for a log line."""
+        access = self.access
+        users = [] if self.users is None else [f"users {len(self.users)}"]
+        return users if access is None or access.rules is None else [*users, f"rules {access.rules.size}"]
+
+    def methods(self, known: Container[str]) -> dict[str, Scram]:
+        """Return the methods of enhanced authentication for which there are users, but those `known`. They look up users in
+        what holds at that time."""
+        return {} if self.users is None or NAME in known else {NAME: Scram(self._verifier, os.urandom)}
+
+    def _verifier(self, name: str) -> Verifier | None:
+        return self.users.verifier(name) if self.users is not None else None
+
+    async def verify(self, username: str, password: bytes) -> bool:
+        """Check a password. What was right lately is so at once."""
+        users = self.users
+        if users is None:
+            return False
+        name = username.encode()
+        digest = hmac.digest(self._secret, len(name).to_bytes(4, "big") + name + password, "sha256")
+        if digest in self._right:
+            return True
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WORKERS, "passwords")
+        right = await asyncio.get_running_loop().run_in_executor(self._pool, users.verify, username, password)
+        if right and self.users is users:
+            if len(self._right) >= limits.PASSWORDS_KNOWN:
+                self._right.clear()
+            self._right.add(digest)
+        return right
+
+    def close(self) -> None:
+        """End the threads; what they were asked is not answered any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None

@@ -1,0 +1,153 @@
+"""How a federation reaches out: datagrams to the discovery group, names of seeds, dials. It decides nothing; the node does."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+
+from broker.base.log_format import log_line
+from broker.config.options import FederationSettings
+from broker.core.effects import Dial
+from broker.io.driver import Driver, StreamProtocol
+from broker.io.epoll_transport import AVAILABLE, Stream
+from broker.io.listeners import dial
+from broker.io.tls import describe_error, dial_context
+from discovery.address import Address
+from discovery.announcement import bind
+from discovery.drivers.dns import Resolver
+from discovery.drivers.multicast import Multicast
+from stp.capability import Damped, measure
+
+DIAL_TIMEOUT = 3.0
+"""s; for a link's TCP connection to stand."""
+
+
+CLOCK_PERIOD = 60.0
+"""s after which the node is told the time of day again, as clocks are set, and drift from the monotonic one; and what this
+machine has available."""
+
+
+class Outreach:
+    """What runs for discovery between start and end of a broker, and dials for it."""
+
+    def __init__(self, settings: FederationSettings | None) -> None:
+        """Take the federation's settings; None: on its own. Raises what `dial_context` raises."""
+        self.settings = settings
+        self._dial_context = dial_context(settings.tls) if settings is not None and settings.tls is not None else None
+        self._multicast: Multicast | None = None
+        self._resolver: Resolver | None = None
+        self._driver: Driver
+        self._clock: asyncio.TimerHandle | None = None
+        self._capability = Damped(settings.capability) if settings is not None and settings.weights is not None else None
+
+    def renew(self) -> None:
+        """Read the certificates that links show anew, for the dials to come. Raises what `dial_context` raises."""
+        tls = self.settings.tls if self.settings is not None else None
+        self._dial_context = dial_context(tls) if tls is not None else None
+
+    def start(self, driver: Driver) -> None:
+        """Begin to hear the discovery group and to resolve names, as the settings say."""
+        settings = self.settings
+        self._driver = driver
+        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
+        if settings is None or settings.discovery == "off":
+            return
+        if settings.discovery == "multicast":
+            self._multicast = Multicast(
+                self._datagram,
+                lambda why: log_line("warning", why),
+                group=settings.multicast_group,
+                port=settings.multicast_port,
+                interfaces=settings.interfaces,
+            )
+            self._multicast.start()
+        if settings.seed_names:
+            names = [Address(host, port) for host, port in settings.seed_names]
+            self._resolver = Resolver(names, self._resolved, _not_resolved)
+            self._resolver.start()
+
+    def _tell_time(self) -> None:
+        driver = self._driver
+        driver.node.set_wall(time.time(), driver.time())
+        self._measure()
+        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
+
+    def _measure(self) -> None:
+        """Tell the tree what this machine can do, when that has changed for long enough."""
+        driver, settings = self._driver, self.settings
+        if self._capability is not None and settings is not None and settings.weights is not None:
+            alpha, beta = settings.weights
+            if self._capability.take(measure(alpha=alpha, beta=beta)):
+                driver.node.federation.set_capability(self._capability.value, driver.time())
+                driver.wake()
+
+    def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
+        driver = self._driver
+        driver.node.datagram_received(data, source, driver.time())
+        driver.wake()
+
+    def _resolved(self, seed: Address, addresses: list[Address]) -> None:
+        driver = self._driver
+        found = [(address.host, address.port) for address in addresses]
+        driver.node.federation.seed_resolved(f"{seed.host}:{seed.port}", found, driver.time())
+        driver.wake()
+
+    def send(self, data: bytes) -> None:
+        """Send a datagram to the discovery group, if there is one."""
+        if self._multicast is not None:
+            self._multicast.send(data, self._bind)
+
+    def _bind(self, data: bytes, host: str) -> bytes:
+        return bind(data, self.settings.secret if self.settings is not None else None, host)
+
+    async def dial(self, effect: Dial, driver: Driver) -> None:
+        """Connect to a broker; the node is told that it stands, or why not."""
+        tls = self._dial_context
+        try:
+            if tls is None and AVAILABLE:
+                await _dial_plain(effect, driver)
+            else:
+                await _dial_protocol(effect, driver, tls)
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            driver.node.answer(effect, describe_error(error) or "timed out", driver.time())
+            driver.wake()
+
+    async def close(self) -> None:
+        """End all of it."""
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+        if self._multicast is not None:
+            self._multicast.close()
+            self._multicast = None
+        if self._resolver is not None:
+            await self._resolver.close()
+            self._resolver = None
+
+
+def _not_resolved(seed: Address, reason: str) -> None:
+    log_line("warning", f"seed {seed.host}:{seed.port} does not resolve: {reason}")
+
+
+async def _dial_plain(effect: Dial, driver: Driver) -> None:
+    async with asyncio.timeout(DIAL_TIMEOUT):
+        sock, peer = await dial(effect.host, effect.port)
+    if driver.stopped:
+        sock.close()
+        return
+    poller = driver.poller
+    poller.admit(Stream(poller, sock.detach(), peer, "link", dial=effect))
+    driver.wake()
+
+
+async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | None) -> None:
+    protocol = StreamProtocol(driver, "link", dial=effect)
+    name = None if tls is None else effect.host
+    loop = asyncio.get_running_loop()
+    dialling = loop.create_connection(lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name)
+    try:
+        await asyncio.wait_for(dialling, DIAL_TIMEOUT)
+    except (OSError, TimeoutError, ValueError, OverflowError):
+        if protocol.conn is None:  # else it stood, and the node has heard of its end
+            raise

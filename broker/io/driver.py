@@ -1,0 +1,306 @@
+"""asyncio protocols around a `Node`: bytes, flush, deadline; no decisions (design section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.base import limits
+from broker.core.connection import Connection
+from broker.io.epoll_transport import HIGH_WATER, Poller, in_kernel, unacknowledged
+from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
+
+if TYPE_CHECKING:
+    from broker.core.effects import Dial
+    from broker.node import Node
+
+
+WENT_ON = 1.0
+"""s for which connections that have waited to be accepted while the broker was stopped are taken for such."""
+
+
+class Driver:
+    """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's deadline."""
+
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]) -> None:
+        self.node = node
+        self.loop = loop
+        self.time = time.monotonic  # the loops' own clock, to the ns: uvloop's is cut to ms, which is too coarse for RTTs
+        self._on_effects = on_effects
+        self.flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.stopped = False
+        self._poller: Poller | None = None
+        self._went_on = -WENT_ON  # s; then this broker was noticed to have been stopped
+        self.collect_at = float("inf")  # s; never, where somebody else's process is served
+
+    def went_on(self, now: float) -> bool:
+        """Return whether this broker was stopped until a moment ago, long enough for clients to have gone elsewhere."""
+        if self._timer is not None and now > self._timer_at + limits.MOVE_TIME:
+            self._went_on = now
+        return now < self._went_on + WENT_ON
+
+    def collect(self, now: float) -> None:
+        """Have the garbage collector look through what is new, once: it leaves alone what has been there before."""
+        self.collect_at = now + limits.COLLECT
+        gc.collect(1)
+
+    @property
+    def poller(self) -> Poller:
+        """What reads and writes plain connections."""
+        if self._poller is None:
+            self._poller = Poller(self)
+        return self._poller
+
+    def wake(self) -> None:
+        """Flush at the end of this turn of the loop, however many connections were read in it.
+
+        While somebody is behind, flush at once too: the publisher that was just read is the one to be held.
+        """
+        if self.node.paused:
+            self.node.flush()
+        if not self.flushing:
+            self.flushing = True
+            self.loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """Flush, hand out effects, arm the timer."""
+        self.flushing = False
+        node = self.node
+        poller = self._poller
+        if poller is not None and (now := self.time()) > poller.due:
+            poller.look(now)
+        node.flush()
+        if node.effects:
+            self._on_effects()
+            if node.dirty:
+                node.flush()
+        node.turns.work = 0
+        due = node.next_deadline()
+        if due is not None and (self._timer is None or due < self._timer_at) and not self.stopped:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self.loop.call_at(due + 0.0005, self._tick)  # uvloop rounds to ms, perhaps down
+
+    def _tick(self) -> None:
+        began = self.time()
+        self.went_on(began)
+        self._timer = None
+        self.node.tick(began)
+        self.run()
+        if began >= self.collect_at:
+            self.collect(began)
+        self.node.turns.took(self.time() - began)
+
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self.stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
+
+
+class StreamProtocol(asyncio.Protocol):
+    """One TCP, TLS or Unix connection, accepted or dialled. Also the node's `Transport` for it."""
+
+    __slots__ = (
+        "_asked",
+        "_on_close",
+        "_on_open",
+        "_proxied",
+        "conn",
+        "dial",
+        "driver",
+        "listener",
+        "transport",
+        "write",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        listener: str,
+        dial: Dial | None = None,
+        on_open: Callable[[StreamProtocol], bool] | None = None,
+        on_close: Callable[[StreamProtocol], None] | None = None,
+        proxied: ProxyHeader | None = None,
+    ) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.dial = dial
+        self.conn: Connection | None = None
+        self._on_open = on_open
+        self._on_close = on_close
+        self._proxied = proxied
+        self._asked = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the node."""
+        transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        self.transport = transport
+        self.write = transport.write
+        transport.set_write_buffer_limits(HIGH_WATER)
+        if self._on_open is not None and not self._on_open(self):
+            transport.abort()
+            return
+        driver = self.driver
+        peer, secure = describe(transport, self._proxied)
+        kind = "in" if self.dial is None else "out"
+        self.conn = driver.node.connection_made(kind, peer, self.listener, self, driver.time(), self.dial)
+        self.conn.secure = secure
+        driver.wake()
+
+    def data_received(self, data: bytes) -> None:
+        """Give the node its bytes."""
+        conn = self.conn
+        if conn is not None:
+            driver = self.driver
+            began = driver.time()
+            conn.receive(data, began)
+            if not driver.flushing or driver.node.paused:
+                driver.wake()
+            if began >= driver.collect_at:
+                driver.collect(began)
+            if driver.time() - began > limits.TURN_TIME:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Read no more of this connection in this turn of the loop: what was read took long, and others wait."""
+        self.pause_reading()
+        self.driver.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        conn = self.conn
+        if conn is not None and not (conn.held or conn.closed):
+            self.resume_reading()
+
+    def eof_received(self) -> bool:
+        """Half-closed is closed."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node."""
+        if self._on_close is not None:
+            self._on_close(self)
+        if self.conn is not None:
+            reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
+            self.driver.node.connection_lost(self.conn, reason, self.driver.time())
+            self.driver.wake()
+            if self.dial is None:
+                self.conn = None  # see `Node.connection_lost`
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        if self.conn is not None:
+            self.conn.pause()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        if self.conn is not None:
+            self.conn.writable(self.driver.time())
+            self.driver.wake()
+
+    def close(self) -> None:
+        """Close once everything written has gone out. After an error: say that nothing more comes, and read on for a while
+        what the peer still sends (TLS knows no half-closed connections)."""
+        transport = self.transport
+        if isinstance(transport.get_protocol(), Lingering):
+            return
+        if self.conn is not None and self.conn.linger and transport.can_write_eof() and not transport.is_closing():
+            transport.set_protocol(Lingering(self, transport, self.driver.loop))
+            self.resume_reading()
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading. A transport that is closing raises, and means nothing; so below."""
+        with suppress(RuntimeError):
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        with suppress(RuntimeError):
+            self.transport.resume_reading()
+
+    def unread(self) -> bool:
+        """Say whether there may be more: when asked for the first time always, as what TLS has decrypted may come in a later
+        turn of the loop."""
+        first, self._asked = not self._asked, True
+        return not self.transport.is_closing() and (first or kernel_holds(self.transport))
+
+    def unsent(self) -> int:
+        """Return the bytes that the peer's system has not taken yet; of TLS, as it goes over the wire."""
+        sock = self.transport.get_extra_info("socket")
+        number = -1 if sock is None else sock.fileno()
+        return self.transport.get_write_buffer_size() + (unacknowledged(number) if number >= 0 else 0)
+
+
+class Lingering(asyncio.Protocol):
+    """Takes over a connection that is being closed: nobody looks at what comes in."""
+
+    __slots__ = ("_of", "_timer")
+
+    def __init__(self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._of = of
+        self._timer = loop.call_later(limits.LINGER, transport.close)
+
+    def eof_received(self) -> bool:
+        """Close: the peer has heard us, or is gone."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node."""
+        self._timer.cancel()
+        self._of.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        self._of.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        self._of.resume_writing()
+
+
+def kernel_holds(transport: asyncio.Transport) -> bool:
+    """Return whether something has come on a connection that the event loop has not read yet."""
+    sock = transport.get_extra_info("socket")
+    return sock is not None and in_kernel(sock.fileno()) > 0
+
+
+def describe(transport: asyncio.BaseTransport, proxied: ProxyHeader | None) -> tuple[str, Any]:
+    """Return the name of the other end and its TLS object: as a load balancer says, if one stands in front."""
+    secure = transport.get_extra_info("ssl_object")
+    if proxied is None:
+        return peer_name(transport), secure
+    if proxied.common_name is not None:
+        secure = ProxiedCertificate(proxied.common_name)
+    return proxied.peer or peer_name(transport), secure
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Return HOST:PORT of the other end, or the path of a Unix socket."""
+    return socket_name(transport.get_extra_info("peername"))
+
+
+def socket_name(name: object) -> str:
+    """Write a socket's address as HOST:PORT; that of a Unix socket, which has none, as its path or "unix"."""
+    if isinstance(name, tuple):
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{host}:{name[1]}"
+    return str(name or "unix")

@@ -1,0 +1,529 @@
+"""Plain TCP and Unix connections of one node, read and written without a transport in between (design section 5).
+
+One epoll object holds all of them and is itself watched by the event loop. Each time that the loop finds it readable, every
+connection with bytes is read once, then every connection with an outbox is written once: two system calls for a message, and no
+object of the loop per connection. TLS and WebSocket go through the loop's own transports (driver.py).
+
+    parked (no place yet) -> open -> closing (what is written goes out)
+                                  or lingering (closed for writing, what comes is thrown away) -> gone
+
+What the node may rely on is what asyncio's transports promise: docs/decisions/0012 lists it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import socket
+import termios
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.core.connection import Connection
+
+if TYPE_CHECKING:
+    from broker.core.effects import Dial
+    from broker.io.driver import Driver
+
+READ_SIZE = 256 * 1024
+"""bytes read of one connection in one turn: the others wait meanwhile."""
+
+HIGH_WATER = 256 * 1024
+"""bytes that the kernel refused and a stream holds, before the node keeps the rest: small, so that control packets of a link
+overtake most of what waits."""
+
+EVENTS = 1024
+"""connections handled in one turn of the loop, so that its other work gets its turn."""
+
+TURN_MOST = 0.02
+"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once. Not after a stop
+of this process: what was there then is read before anything else is done."""
+
+STILL = 0.1
+"""s without a turn, after which connections that were closed meanwhile are handled first."""
+
+LAST_READS = 64
+"""times that such a connection is read in that turn, at most: it has its end to tell behind what it has sent."""
+
+PIECES = 1024
+"""pieces written by one system call (IOV_MAX)."""
+
+AVAILABLE = hasattr(select, "epoll")
+"""Linux. Elsewhere the event loop's transports carry all connections."""
+
+if AVAILABLE:
+    IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
+    FAILED = select.EPOLLHUP | select.EPOLLERR
+else:  # pragma: no cover
+    IN, OUT, LEFT, FAILED = 1, 4, 0x2000, 0x18
+BROKEN = FAILED | LEFT
+
+PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
+
+
+class Poller:
+    """The connections of one driver."""
+
+    __slots__ = ("_began", "_epoll", "_into", "_left", "_view", "driver", "streams")
+
+    def __init__(self, driver: Driver) -> None:
+        buffer = bytearray(READ_SIZE)
+        self.driver = driver
+        self.streams: dict[int, Stream] = {}
+        self._into = (buffer,)
+        self._view = memoryview(buffer)
+        self._epoll = select.epoll()
+        self._began = 0.0  # s; the last turn
+        self._left: dict[int, int] = {}  # whom there was no time for in it, and who of these comes first
+        driver.loop.add_reader(self._epoll.fileno(), self.run)
+
+    def close(self) -> None:
+        """Close what is still open."""
+        for stream in list(self.streams.values()):
+            stream.abort()
+        self.driver.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def run(self) -> None:
+        """Read who has sent something, write who has room again, then flush."""
+        driver = self.driver
+        node = driver.node
+        clock = driver.time
+        streams = self.streams
+        driver.flushing = True  # at the end of this
+        began = flushed = now = clock()
+        still, self._began = began > self._began + STILL, began
+        try:
+            events = self._epoll.poll(0, EVENTS)
+            if still:
+                driver.went_on(now)
+                events = self._read_ended(events, now)
+            if self._left:
+                left, self._left = self._left, {}
+                events.sort(key=lambda event: left.get(event[0], EVENTS))
+            turn = iter(events)
+            for number, event in turn:
+                stream = streams.get(number)
+                if stream is None:  # closed since the poll, by what was read of another one
+                    continue
+                try:
+                    if event & OUT:
+                        stream.writable(now)
+                    if event != OUT:
+                        self._read(stream, event, now)
+                except Exception as error:
+                    self._fault(stream, error)
+                now = clock()
+                if now > self._began + STILL:
+                    self.look(now)
+                if node.paused or now - flushed > limits.TURN_TIME:
+                    # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
+                    node.flush()
+                    flushed = now
+                    if now - began > TURN_MOST and not driver.went_on(now):
+                        self._left = {number: place for place, (number, _) in enumerate(turn)}
+        finally:
+            driver.run()
+            if began >= driver.collect_at:
+                driver.collect(began)
+            node.turns.took(clock() - began)
+
+    def look(self, now: float) -> None:
+        """See who has gone, before anybody is sent what has come for him since."""
+        self._began = now
+        self._read_ended(self._epoll.poll(0, EVENTS), now)
+
+    @property
+    def due(self) -> float:
+        """When that is to be done (s), unless a turn begins before."""
+        return self._began + STILL
+
+    def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
+        """Read those to their end that were closed while nothing was read (the broker was stopped); returns the events of others.
+        What these have sent is not for them any more: it would count as sent to somebody who may have got it (MQTT-4.3.3-1).
+        Neighbours that gave us up have sent most, so links come last, and before them who has sent least."""
+        links = self.driver.node.links_by_connection
+        ended = [stream for number, event in events if event & BROKEN and (stream := self.streams.get(number)) is not None]
+        ended.sort(key=lambda stream: (stream.state == OPEN and stream.conn in links, in_kernel(stream.number)))
+        for stream in ended:
+            try:
+                for _ in range(LAST_READS):
+                    if not stream.reading or stream.state != OPEN:
+                        break
+                    self._read(stream, BROKEN, now)
+            except Exception as error:
+                self._fault(stream, error)
+        return [(number, event) for number, event in events if not event & BROKEN]
+
+    def _read(self, stream: Stream, event: int, now: float) -> None:
+        if not stream.reading:
+            # Held or closing, perhaps only since the poll: then what the peer has sent stays where it is.
+            if event & (BROKEN if stream.state == PARKED else FAILED) and stream.mask:
+                stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
+            return
+        try:
+            size = os.readv(stream.number, self._into)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            stream.lost(error.strerror or str(error))
+            return
+        if not size:
+            stream.ended()
+        elif stream.state == OPEN:
+            stream.conn.receive(self._view[:size].tobytes(), now)
+
+    def read_early(self, stream: Stream) -> None:
+        """Read a connection out of its turn. That it has ended is told later: the node is in the middle of something."""
+        node = self.driver.node
+        try:
+            size = os.readv(stream.number, self._into)
+            if size:
+                stream.conn.receive(self._view[:size].tobytes(), self.driver.time())
+            else:
+                stream.ended(told=False)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            stream.fail(error)
+        except Exception as error:
+            self._fault(stream, error)
+        if node.paused:
+            node.flush()  # as in `run`
+
+    def _fault(self, stream: Stream, error: Exception) -> None:
+        """A fault of ours costs one connection, as with the loop's own transports."""
+        self.driver.loop.call_exception_handler({"message": f"on the connection of {stream.peer}", "exception": error})
+        stream.abort()
+
+    def watch(self, number: int, old: int, new: int) -> None:
+        """Change for what (IN, OUT, LEFT) a file is watched. One watched for nothing would still wake us when it is reset.
+
+        Raises OSError: the system watches no more files for us (fs.epoll.max_user_watches).
+        """
+        if not old:
+            self._epoll.register(number, new)
+        elif not new:
+            self._epoll.unregister(number)
+        else:
+            self._epoll.modify(number, new)
+
+    def admit(self, stream: Stream) -> None:
+        """Begin with a connection, and with what it has sent already. The caller sees to it that the driver runs."""
+        node = self.driver.node
+        now = self.driver.time()
+        if self.driver.went_on(now) and has_left(stream.number):
+            # Its CONNECT is older than what its client has said elsewhere since: it would take the session back from there.
+            node.counters.connects_given_up += 1
+            stream.lost("given up while this broker was stopped")
+            return
+        try:
+            stream.begin(now)
+            self._read(stream, IN, now)
+            stream.watched()
+        except Exception as error:
+            self._fault(stream, error)
+        if node.paused:
+            node.flush()  # as in `run`
+
+    def admit_parked(self, stream: Stream) -> None:
+        """Begin with a connection that had to wait. It is read in the loop's next turn: one that ends at once gives its place
+        to the next, and with thousands of them that would go deep."""
+        try:
+            stream.begin(self.driver.time())
+            stream.watched()
+        except Exception as error:
+            self._fault(stream, error)
+
+
+class Stream:
+    """One connection; the node's `Transport` for it."""
+
+    __slots__ = (
+        "_leave",
+        "_out",
+        "_out_size",
+        "_timer",
+        "conn",
+        "dial",
+        "listener",
+        "mask",
+        "number",
+        "peer",
+        "poller",
+        "reading",
+        "state",
+    )
+
+    conn: Connection
+
+    def __init__(
+        self,
+        poller: Poller,
+        number: int,
+        peer: str,
+        listener: str,
+        leave: Callable[[Stream], None] | None = None,
+        dial: Dial | None = None,
+    ) -> None:
+        """`number`: of the file, which does not block; `leave` is called once when it is closed; `dial`: why we called."""
+        self.poller = poller
+        self.number = number
+        self.peer = peer
+        self.listener = listener
+        self.dial = dial
+        self.reading = True
+        self.state = OPEN
+        self.mask = 0
+        self._leave = leave
+        self._out: list[bytes | memoryview] = []
+        self._out_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, now: float) -> None:
+        """Tell the node; `now`: s."""
+        self.poller.streams[self.number] = self
+        kind = "in" if self.dial is None else "out"
+        node = self.poller.driver.node
+        self.conn = node.connection_made(kind, self.peer, self.listener, self, now, self.dial)
+
+    def park(self) -> None:
+        """Wait for a place. Nothing is read; a peer that goes makes room for others who wait."""
+        self.state = PARKED
+        self.reading = False
+        self.poller.streams[self.number] = self
+        self._watch(LEFT)
+
+    def admitted(self) -> None:
+        """Begin after all: there is a place."""
+        if self.state == PARKED:  # else it is given back when that has been told
+            self.state = OPEN
+            self.reading = True
+            self.poller.admit_parked(self)
+
+    def watched(self) -> None:
+        """Be woken for what is wanted now, and for nothing else."""
+        mask = (IN | LEFT if self.reading else 0) | (OUT if self._out else 0)
+        if mask != self.mask:
+            self._watch(mask)
+
+    def _watch(self, mask: int) -> None:
+        try:
+            self.poller.watch(self.number, self.mask, mask)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+        else:
+            self.mask = mask
+
+    # ---------------------------------------------------------------- out
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; may call `Connection.pause` before it returns. What comes after `close` goes nowhere."""
+        if self.state != OPEN:
+            return
+        if self._out:
+            self._out.append(data)
+            self._out_size += len(data)
+        else:
+            try:
+                sent = os.write(self.number, data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._end(error.strerror or str(error))
+                return
+            if sent == len(data):
+                return
+            self._out.append(memoryview(data)[sent:])
+            self._out_size = len(data) - sent
+            self.watched()
+        if self._out_size > HIGH_WATER:
+            self.conn.pause()
+
+    def writable(self, now: float) -> None:
+        """Send what has waited."""
+        while self._out:
+            try:
+                sent = os.writev(self.number, self._out[:PIECES])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.lost(error.strerror or str(error))
+                return
+            if self._sent(sent):
+                break
+        if self.state == OPEN and self.conn.paused and self._out_size <= HIGH_WATER // 4:
+            self.conn.writable(now)
+        if self._out or self.state == OPEN:
+            self.watched()
+        elif self.state == CLOSING:
+            self._end("closed" if self.conn.closing else "closed by peer")
+        elif self.state == LINGERING:
+            self._shut()
+
+    def _sent(self, size: int) -> bool:
+        """Forget the first bytes of what waits; returns whether they end within a piece: there is no room for more."""
+        out = self._out
+        self._out_size -= size
+        whole = 0
+        for piece in out:
+            if size < len(piece):
+                break
+            size -= len(piece)
+            whole += 1
+        del out[:whole]
+        if size:
+            out[0] = memoryview(out[0])[size:]
+        return size > 0
+
+    def unsent(self) -> int:
+        """Return the bytes that the peer's system has not taken yet."""
+        return self._out_size + (unacknowledged(self.number) if self.state != GONE else 0)
+
+    # ---------------------------------------------------------------- end
+
+    def close(self) -> None:
+        """Close once everything written has gone out. After an error (`Connection.linger`): say that nothing more comes, and
+        read on for a while what the peer still sends, so that it gets to read why."""
+        if self.state != OPEN:
+            return
+        if self.conn.linger:
+            self.state = LINGERING
+            self.reading = True
+            if not self._out:
+                self._shut()
+            else:
+                self.watched()
+        elif self._out:
+            self.state = CLOSING
+            self.reading = False
+            self.watched()
+        else:
+            self._end("closed")
+
+    def ended(self, *, told: bool = True) -> None:
+        """The peer sends no more, which is closed; what was written still goes out, if it takes that. `told`: the node is told
+        at once."""
+        if self._out:
+            self.state = CLOSING
+            self.reading = False
+            self._later(limits.CLOSE_TIME)
+            self.watched()
+        elif told:
+            self.lost("closed by peer")
+        else:
+            self._end("closed by peer")
+
+    def _shut(self) -> None:
+        """Send the end of the stream; the peer has LINGER to end its own."""
+        self._later(limits.LINGER)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)  # whatever it is: it is not asked for that
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+        else:
+            self.watched()
+        finally:
+            sock.detach()
+
+    def _later(self, delay: float) -> None:
+        """Close at the latest in `delay` s."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.poller.driver.loop.call_later(delay, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._end("closed")
+
+    def fail(self, error: OSError) -> None:
+        """Close after an error of the system, and tell the node later."""
+        self._end(error.strerror or str(error))
+
+    def _end(self, reason: str) -> None:
+        """Close, and tell the node later: it may be in the middle of something."""
+        if self.state != GONE:
+            self._free()
+            self.poller.driver.loop.call_soon(self._tell, reason)
+
+    def lost(self, reason: str) -> None:
+        """Close, and tell the node."""
+        if self.state != GONE:
+            self._free()
+            self._tell(reason)
+
+    def _free(self) -> None:
+        self.state = GONE
+        self.reading = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self.poller.streams.pop(self.number, None)
+        self._out.clear()
+        self._out_size = 0
+        if self.mask:  # closing alone ends that only while no forked process has the file, too
+            self.poller.watch(self.number, self.mask, 0)
+            self.mask = 0
+        os.close(self.number)
+
+    def _tell(self, reason: str) -> None:
+        driver = self.poller.driver
+        conn: Connection | None = getattr(self, "conn", None)
+        if conn is not None:  # else it had no place yet
+            del self.conn  # see `Node.connection_lost`
+            driver.node.connection_lost(conn, reason, driver.time())
+        if self._leave is not None:
+            self._leave(self)
+        driver.wake()
+
+    # ---------------------------------------------------------------- reading
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+        if self.reading and self.state == OPEN:
+            self.reading = False
+            if self.mask:
+                self.watched()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self.reading and self.state == OPEN:
+            self.reading = True
+            self.watched()
+
+    def unread(self) -> bool:
+        """Read once, and say whether there is more."""
+        if self.state == OPEN and self.reading:
+            self.poller.read_early(self)
+        return self.state == OPEN and in_kernel(self.number) > 0
+
+
+def in_kernel(number: int) -> int:
+    """Return how many bytes the kernel holds of what has come on the socket with this file number."""
+    size = array("i", [0])
+    try:
+        fcntl.ioctl(number, termios.FIONREAD, size)
+    except (OSError, ValueError):  # it is closed
+        return 0
+    return size[0]
+
+
+def has_left(number: int) -> bool:
+    """Return whether the peer of the socket with this file number has closed it, or sends no more."""
+    look = select.poll()
+    look.register(number, select.POLLRDHUP)
+    return bool(look.poll(0))
+
+
+def unacknowledged(number: int) -> int:
+    """Return how many bytes sent on the socket with this file number the peer's system has not acknowledged."""
+    size = array("i", [0])
+    try:
+        fcntl.ioctl(number, termios.TIOCOUTQ, size)
+    except (OSError, ValueError):  # it is closed, or cannot say
+        return 0
+    return size[0]

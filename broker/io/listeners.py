@@ -1,0 +1,425 @@
+"""Sockets that asyncio does not open for us: listening ones (plain, Unix, behind a load balancer: PROXY), and those we dial."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.base import limits
+from broker.base.machine import files_for_clients
+from broker.io.driver import socket_name
+from broker.io.epoll_transport import Stream
+from broker.io.proxy_protocol import ProxyError, ProxyHeader, parse, wanted
+
+if TYPE_CHECKING:
+    from broker.io.driver import Driver
+
+ACCEPT_AT_ONCE = 100
+"""connections taken in one turn of the loop; the others' bytes have to be read, too."""
+
+ACCEPT_PAUSE = 1.0
+"""s; until we try again when the system has no more file descriptors for us. Those who wait, wait in the kernel."""
+
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+SAID_AGAIN = 60.0
+"""s; between two lines about that."""
+
+NOT_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL)
+"""What the system says to IPv6 when it is switched off; "localhost" and "*" have addresses of both kinds all the same."""
+
+log = logging.getLogger("mqttree")
+
+
+class UnixSocket:
+    """A listening Unix socket, and its file."""
+
+    def __init__(self, path: str, mode: int, backlog: int) -> None:
+        """Bind and listen. A file that a broker left behind is replaced; one of a living broker, or no socket, is not.
+
+        Raises OSError.
+        """
+        self.path = path
+        remove_stale(path)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        before = os.umask(0o777)  # nobody connects before the permissions are what they should be
+        try:
+            self.sock.bind(path)
+        except BaseException:
+            self.sock.close()
+            raise
+        finally:
+            os.umask(before)
+        found = os.stat(path)
+        self._identity = (found.st_dev, found.st_ino)
+        os.chmod(path, mode)
+        self.sock.listen(backlog)
+
+    def remove(self) -> None:
+        """Remove the file, unless it is somebody else's by now."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            if (found.st_dev, found.st_ino) == self._identity:
+                os.unlink(self.path)
+
+
+def remove_stale(path: str) -> None:
+    """Remove a socket's file that nobody listens on. Raises OSError: somebody does, or it is no socket."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise FileExistsError(errno.EEXIST, "there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:  # its queue is full: it lives
+            pass
+    raise OSError(errno.EADDRINUSE, "address in use")
+
+
+async def resolve(host: str | None, port: int, *, passive: bool = False) -> list[Any]:
+    """Return what `getaddrinfo` says of a TCP port; `passive`: to listen on.
+
+    Addresses are read here: uvloop's own `getaddrinfo` forgets the interface in fe80::1%eth0.
+
+    Raises OSError, ValueError (UnicodeError: no name can be like this) and OverflowError (no port).
+    """
+    if not 0 <= port <= 65535:
+        raise OverflowError("port must be 0-65535")  # of larger ones getaddrinfo takes the remainder
+    flags = socket.AI_PASSIVE if passive else 0
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+
+
+def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
+    """Listen on each address (as `resolve` gives them), as `asyncio` does: IPv6 sockets for IPv6 only; what this system does
+    not have is left out, if it is not all. Raises OSError."""
+    found: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, _kind, _protocol, _name, address in dict.fromkeys(addresses):
+            try:
+                sock = socket.create_server(address, family=family, backlog=backlog)
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+                missing = missing or error
+            else:
+                sock.setblocking(False)
+                found.append(sock)
+        if missing is not None and not found:
+            raise missing
+    except BaseException:
+        for sock in found:
+            sock.close()
+        raise
+    return found
+
+
+async def dial(host: str, port: int) -> tuple[socket.socket, str]:
+    """Connect to the first address of a TCP port that takes us; return the socket, which does not block, and HOST:PORT.
+
+    Raises OSError (what all addresses said, if they did not say the same), ValueError and OverflowError as `resolve`.
+    """
+    errors: list[OSError] = []
+    for family, kind, protocol, _name, address in await resolve(host, port):
+        try:
+            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+        except OSError as error:
+            errors.append(error)
+            continue
+        try:
+            await _connect(sock, address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            sock.close()
+            errors.append(error)
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock, socket_name(address)
+    if len({str(error) for error in errors}) == 1:
+        raise errors[0]
+    raise OSError("; ".join(error.strerror or str(error) for error in errors) or "no address")
+
+
+async def _connect(sock: socket.socket, address: Any) -> None:
+    try:
+        sock.connect(address)
+        return
+    except (BlockingIOError, InterruptedError):
+        pass
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.add_writer(sock, _set, done)
+    try:
+        await done
+    finally:
+        loop.remove_writer(sock)
+    if code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(code, os.strerror(code))
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+class Places(Protocol):
+    """The places of a listener (`listener.Listener`)."""
+
+    def enter(self, protocol: Stream) -> bool | None:
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+
+    def leave(self, protocol: Stream) -> None:
+        """Give a place back, or stop waiting for one."""
+
+
+class Acceptor:
+    """Stands where a listener's asyncio.Server stands: accepts, as many as wait in one turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
+        """`sockets` listen already, and do not block."""
+        self.loop = loop
+        self.sockets = tuple(sockets)
+        self._said = -SAID_AGAIN
+        self._most = files_for_clients()
+        self.crowded: Callable[[str], None] | None = None
+        """Called with the address of each connection that is closed because the files that are left are not for clients."""
+        for each in self.sockets:
+            loop.add_reader(each, self._accept, each)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for each in self.sockets:
+            if each.fileno() >= 0:
+                self.loop.remove_reader(each)
+                each.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for connections that were beginning."""
+
+    def accepted(self, number: int, address: object) -> None:
+        """Take a connection: the number of its file, which does not block."""
+        raise NotImplementedError
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                number, address = listening._accept()  # type: ignore[attr-defined]  # accept() makes an object that nobody needs
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    self._pause(listening, error)
+                    break
+                continue  # that connection was gone before it was here
+            if number >= self._most:  # numbers are given from below
+                os.close(number)
+                if self.crowded is not None:
+                    self.crowded(socket_name(address))
+                continue
+            os.set_blocking(number, False)
+            self.accepted(number, address)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        self.loop.remove_reader(listening)
+        self.loop.call_later(ACCEPT_PAUSE, self._again, listening)
+        now = time.monotonic()
+        if now - self._said >= SAID_AGAIN:
+            self._said = now
+            log.warning("connections wait at %s: %s", socket_name(listening.getsockname()), error.strerror)
+
+    def _again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self.loop.add_reader(listening, self._accept, listening)
+
+
+class StreamServer(Acceptor):
+    """Plain TCP or a Unix socket: connections go to the driver's poller."""
+
+    def __init__(self, sockets: list[socket.socket], driver: Callable[[], Driver], places: Places, name: str) -> None:
+        """`driver` is asked at each turn: it is made anew at a restart. `name`: the listener's."""
+        for each in sockets:
+            if each.family != socket.AF_UNIX:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+        super().__init__(driver().loop, sockets)
+        self._driver = driver
+        self._places = places
+        self._name = name
+
+    def _accept(self, listening: socket.socket) -> None:
+        super()._accept(listening)
+        self._driver().run()
+
+    def accepted(self, number: int, address: object) -> None:
+        """Begin, wait for a place or close."""
+        places = self._places
+        poller = self._driver().poller
+        stream = Stream(poller, number, socket_name(address), self._name, places.leave)
+        admitted = places.enter(stream)
+        if admitted:
+            poller.admit(stream)
+        elif admitted is None:
+            stream.park()
+        else:
+            os.close(number)
+
+
+Make = Callable[[ProxyHeader | None], asyncio.Protocol]
+"""Makes the protocol of a connection: after its PROXY header has come, or None."""
+
+
+class LoopServer(Acceptor):
+    """Connections go to the loop's own transports, after a TLS handshake if there is a context. Why one failed is told, which
+    asyncio's servers keep to themselves."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        make: Make,
+        *,
+        context: ssl.SSLContext | None,
+        tls_timeout: float,
+        failed: Callable[[str, OSError], None],
+    ) -> None:
+        """`failed`: called with the peer's address and the error of a TLS handshake."""
+        for each in sockets:
+            if each.family != socket.AF_UNIX:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+        self._make = make
+        self._tls: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(loop, sockets)
+
+    def close(self) -> None:
+        """Accept no more, and give up those that are beginning."""
+        super().close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for connections that were beginning."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def accepted(self, number: int, address: object) -> None:
+        """Begin."""
+        self.begin(socket.socket(fileno=number), None, socket_name(address))
+
+    def begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
+        """Begin with a connection. `peer`: its address."""
+        task = self.loop.create_task(self._begin(accepted, header, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: self._make(header), accepted, **self._tls)
+        except OSError as error:
+            accepted.close()
+            if self._tls:
+                self._failed(peer, error)
+        except BaseException:
+            accepted.close()
+            raise
+
+
+class ProxiedServer(LoopServer):
+    """Takes the PROXY header from each connection before anything else is done with it, TLS included."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        make: Make,
+        *,
+        context: ssl.SSLContext | None,
+        tls_timeout: float,
+        failed: Callable[[str, OSError], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """`refused`: called with a line about each bad or missing header."""
+        self.refused = refused
+        self.heads: set[_Head] = set()
+        super().__init__(loop, sockets, make, context=context, tls_timeout=tls_timeout, failed=failed)
+
+    def close(self) -> None:
+        """Accept no more, and close whose header has not come."""
+        super().close()
+        for head in list(self.heads):
+            head.end()
+
+    def accepted(self, number: int, address: object) -> None:
+        """Read its header."""
+        _Head(self, socket.socket(fileno=number), socket_name(address))
+
+
+class _Head:
+    """A connection whose PROXY header has not come yet: reads that and nothing behind it."""
+
+    __slots__ = ("_data", "_peer", "_server", "_sock", "_timer")
+
+    def __init__(self, server: ProxiedServer, sock: socket.socket, peer: str) -> None:
+        self._server = server
+        self._sock = sock
+        self._peer = peer
+        self._data = b""
+        late = f"no PROXY header within {limits.PROXY_TIMEOUT:g} s"
+        self._timer = server.loop.call_later(limits.PROXY_TIMEOUT, self._refuse, late)
+        server.heads.add(self)
+        server.loop.add_reader(sock, self._read)
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            while size := wanted(self._data):
+                chunk = self._sock.recv(size)
+                if not chunk:
+                    self.end()
+                    return
+                self._data += chunk
+            header = parse(self._data)
+        except (BlockingIOError, InterruptedError):
+            return
+        except ProxyError as error:
+            self._refuse(str(error))
+        except OSError:
+            self.end()
+        else:
+            self._leave()
+            self._server.begin(self._sock, header, header.peer or self._peer)
+
+    def _refuse(self, why: str) -> None:
+        self._server.refused(f"{self._peer}: {why}; closed")
+        self.end()
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._server.heads.discard(self)
+        self._server.loop.remove_reader(self._sock)
+
+    def end(self) -> None:
+        """Close."""
+        self._leave()
+        self._sock.close()

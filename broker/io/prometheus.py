@@ -1,0 +1,124 @@
+"""What a node counts and holds, in Prometheus' text format 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.persistence.journal import OK
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+_HELP = {
+    "published": "Application messages accepted from clients.",
+    "delivered": "PUBLISH packets queued to clients.",
+    "forwarded": "PUBLISH packets queued to links.",
+    "received_link": "PUBLISH packets accepted from links.",
+    "duplicates": "PUBLISH packets from links that had been here before.",
+    "replayed": "PUBLISH packets sent again to a link after a repair.",
+    "link_bytes_control": "Bytes sent on links for the tree and discovery.",
+    "link_bytes_data": "Bytes sent on links for messages.",
+}
+
+_REFUSALS = {
+    "malformed": "malformed",
+    "protocol_errors": "protocol_error",
+    "connects_refused": "connect_refused",
+    "connect_timeout": "connect_timeout",
+    "keep_alive_timeout": "keep_alive_timeout",
+    "taken_over": "taken_over",
+    "slow_consumer_closed": "slow_consumer",
+    "memory_closed": "memory",
+    "proxy_garbage": "proxy_garbage",
+}
+"""Counter -> reason for which a client's connection was closed from our side."""
+
+_DROPS = {
+    "dropped_slow_consumer": "slow_consumer",
+    "dropped_queue_full": "queue_full",
+    "dropped_too_large": "too_large",
+    "dropped_memory": "memory",
+    "dropped_link": "link",
+    "expired": "expired",
+}
+"""Counter -> reason for which a message was dropped."""
+
+Sample = tuple[dict[str, str], float]
+
+
+def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None = None, uptime: float | None = None) -> str:
+    """Return all metrics of a node, names beginning with mqttree_. Labels have few values: this broker's listeners and links,
+    and the reasons named above; never a client's id, user or topic. `listeners`: connections of each; `uptime`: s.
+    """
+    federation = node.federation
+    tree, config = federation.tree, node.config
+    up = [link for link in federation.links.values() if link.state == "up"]
+    about = {"id": config.id.hex(), "name": config.name, "cluster": config.cluster, "version": version}
+    peers = [(_peer(link.peer), link) for link in up]
+    lines: list[str] = []
+
+    def gauge(name: str, text: str, samples: Iterable[Sample] | float) -> None:
+        _metric(lines, f"mqttree_{name}", "gauge", text, samples)
+
+    gauge("info", "This broker.", [(about, 1)])
+    gauge("connections", "Open connections of clients, brokers, and who has not said yet what it is.", len(node.connections))
+    gauge("listener_connections", "Open connections of a listener.", [({"listener": n}, c) for n, c in (listeners or {}).items()])
+    gauge("clients_connected", "Clients that are connected.", node.connected)
+    if uptime is not None:
+        gauge("uptime_seconds", "Time since this broker started.", uptime)
+    gauge("longest_turn_seconds", "Longest time for which this broker did nothing else.", node.turns.longest)
+    gauge("queued_over_bytes", "Memory of sessions with more waiting than others may have.", federation.backpressure.over)
+    if (durability := node.durability) is not None:
+        gauge("journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0)
+        gauge("journal_pending_bytes", "Bytes of the journal that wait for the disk.", durability.pending)
+    gauge("memory_used_bytes", "Bytes kept for clients and other brokers, estimated.", node.memory.used)
+    gauge("memory_limit_bytes", "Bytes that may be kept; 0: any number.", node.memory.limit)
+    gauge("queued_bytes", "Bytes that wait for clients, estimated.", node.memory.queued)
+    gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
+    gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
+    gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))
+    gauge("retained", "Retained messages, without the broker's own below $SYS.", len(node.retained))
+    gauge("links", "Links to other brokers.", len(federation.links))
+    gauge("links_up", "Links to other brokers that are up.", len(up))
+    gauge("links_forwarding", "Links that messages are forwarded on.", len(node.forwarding))
+    gauge("members", "Other brokers known.", len(federation.membership.members(node.now)))
+    gauge("root", "1 if this broker is the root of the tree.", 1 if tree.is_root else 0)
+    gauge("epoch", "Epoch of the tree.", tree.epoch)
+    gauge("capability", "Capability of this broker.", tree.capability)
+    gauge("path_cost_seconds", "Cost of the path to the root.", tree.path_cost_ms / 1000)
+    rtt = [(peer, link.rtt_ms / 1000) for peer, link in peers if link.rtt_ms is not None]
+    gauge("link_rtt_seconds", "Round-trip time of a link.", rtt)
+    gauge("link_forwarding", "1 if messages are forwarded on a link.", [(peer, 1 if link.live else 0) for peer, link in peers])
+    counters: dict[str, int] = node.counters.as_dict()
+    for name, text, reasons in (
+        ("closed_total", "Client connections closed by this broker.", _REFUSALS),
+        ("dropped_total", "Messages that were not delivered.", _DROPS),
+    ):
+        samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
+        _metric(lines, f"mqttree_{name}", "counter", text, samples)
+    counters |= {f"discovery_{name}": value for name, value in federation.membership.counters.items()}
+    for name, value in counters.items():
+        text = _HELP.get(name, f"Count of {name.replace('_', ' ')}.")
+        _metric(lines, f"mqttree_{name}_total", "counter", text, value)
+    return "\n".join(lines) + "\n"
+
+
+def _peer(peer: object) -> dict[str, str]:
+    """Return the labels of a link."""
+    broker_id: bytes = getattr(peer, "id", b"")
+    return {"peer": broker_id.hex(), "address": f"{getattr(peer, 'host', '')}:{getattr(peer, 'port', 0)}"}
+
+
+def _metric(lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample] | float) -> None:
+    if isinstance(samples, int | float):
+        samples = [({}, samples)]
+    lines.append(f"# HELP {name} {text}")
+    lines.append(f"# TYPE {name} {kind}")
+    for labels, value in samples:
+        inner = ",".join(f'{label}="{_escape(word)}"' for label, word in labels.items())
+        lines.append(f"{name}{{{inner}}} {value:.15g}" if inner else f"{name} {value:.15g}")
+
+
+def _escape(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,44 @@
+"""Whether clients should come to this broker (`/readyz`): what load balancers and orchestrators ask, while `/healthz` says that
+it is alive.
+
+    not ready -(its journal is written, so many brokers as it waits for were there once, nobody drains it, id its own)-> ready
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.persistence.journal import OK
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+class Readiness:
+    """The conditions, looked at when somebody asks."""
+
+    __slots__ = ("_met", "_node", "_others")
+
+    def __init__(self, node: Node, brokers: int) -> None:
+        """`brokers`: how many have to be there once before clients come, this one included."""
+        self._node = node
+        self._others = max(0, brokers - 1)
+        self._met = not self._others
+
+    def reasons(self) -> list[str]:
+        """Return why clients should not come, each as one short line; nothing: they should."""
+        node = self._node
+        found = []
+        if node.drain is not None:
+            found.append("draining")
+        if node.durability is not None and node.durability.state != OK:
+            found.append("the journal is not written")
+        if node.federation.id_conflict.yields:
+            found.append("another broker has this one's id")
+        if not self._met:
+            # Once: when a broker dies, those that are left serve its clients.
+            there = len(node.federation.listings.directory.reachable())
+            self._met = there >= self._others
+            if not self._met:
+                found.append(f"sees {there + 1} of {self._others + 1} brokers")
+        return found

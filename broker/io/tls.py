@@ -1,0 +1,43 @@
+"""TLS contexts of links between brokers, and what TLS errors say (RFC 8446, RFC 5280; MQTT 5, 4.12 and 5.4)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from broker.config.options import TlsSettings
+
+
+def renew(context: ssl.SSLContext, listener: Any) -> None:
+    """Let a listener's context show the certificate that is in its files by now, to clients that come from now on, and trust
+    authorities that were added. Raises OSError and ValueError for files that cannot be used: try
+    them in another context first."""
+    context.load_cert_chain(listener.certfile, listener.keyfile)
+    if listener.cafile or listener.capath or listener.cadata:
+        context.load_verify_locations(listener.cafile, listener.capath, listener.cadata)
+
+
+def dial_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Make the context of links that we dial: who answers must have a certificate of the cluster's authority.
+
+    Whether it is for the address that was dialled is checked only when that was asked for: brokers find each other by
+    address, and the cluster's own authority vouches for nobody else.
+
+    Raises OSError (ssl.SSLError) and ValueError for files that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.check_hostname
+    context.load_verify_locations(settings.cafile)
+    if settings.certfile is not None:
+        context.load_cert_chain(settings.certfile, settings.keyfile)
+    return context
+
+
+def describe_error(error: Exception) -> str:
+    """Say in one line what a TLS error is about, without OpenSSL's source lines."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason).replace("_", " ").lower()
+    return " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())

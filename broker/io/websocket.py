@@ -1,0 +1,435 @@
+"""WebSocket connections (MQTT-6.0) without a task: bytes in, bytes out, as in `driver`.
+
+The protocol itself is the sans-I/O half of the `websockets` package. Also connections that somebody else accepted and
+hands over as a reader and a writer (amqtt's external listeners); those need a task each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from websockets.exceptions import InvalidState
+from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, CloseCode, Frame
+from websockets.http11 import Request
+from websockets.protocol import CONNECTING, OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from broker.base import limits
+from broker.io.driver import Driver, describe, kernel_holds
+from broker.io.epoll_transport import HIGH_WATER
+from broker.io.proxy_protocol import ProxyHeader
+
+if TYPE_CHECKING:
+    from broker.compat.listener import Listener
+    from broker.core.connection import Connection
+
+SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
+"""MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""
+
+HANDSHAKE_TIMEOUT = 10.0
+"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins behind it."""
+
+FIRST_MESSAGE_SIZE = 1024 * 1024
+"""bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a client in a hurry put behind
+it. Only who was let in may make us hold more."""
+
+CLOSE_TIMEOUT = 1.0
+"""s; for the peer's close frame after ours [websocket_close_timeout]."""
+
+_quiet = logging.getLogger("mqttree.websocket")
+_quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
+
+WAITING_POLL = 0.005
+"""s; between looks at whether plugins have answered, for connections that others accepted."""
+
+
+class WebSocketProtocol(asyncio.Protocol):
+    """One accepted WebSocket connection. Also the node's `Transport` for it.
+
+    Any path and any Origin will do: a page can do here what its user's name and password in CONNECT allow, and nothing else.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_buffer",
+        "_closing",
+        "_entered",
+        "_frames",
+        "_full",
+        "_pong",
+        "_proxied",
+        "_server",
+        "_timer",
+        "conn",
+        "driver",
+        "listener",
+        "transport",
+    )
+
+    def __init__(self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.conn: Connection | None = None
+        self.transport: asyncio.Transport
+        self._server = server
+        self._proxied = proxied
+        self._entered: bool | None = False  # None: waits for a place
+        self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet)
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffer: list[bytes] = []
+        self._closing = False  # our close frame, or the end of the stream, is on its way
+        self._full = False
+        self._asked = False
+        self._pong = b""
+
+    # ---------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the upgrade request."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(HIGH_WATER)
+        self._later(HANDSHAKE_TIMEOUT, self._no_upgrade)
+
+    def data_received(self, data: bytes) -> None:
+        """Unwrap; what is in binary frames is for the node."""
+        driver = self.driver
+        began = driver.time()
+        self._frames.receive_data(data)
+        self._events(began)
+        if driver.time() - began > limits.TURN_TIME:
+            self.pause_reading()
+            driver.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Read on in the next turn of the loop, as `StreamProtocol` does."""
+        if self.conn is None or self._closing or not (self.conn.held or self.conn.closed):
+            self.resume_reading()
+
+    def _events(self, now: float) -> None:
+        frames = self._frames
+        events = frames.events_received()
+        if not events and self.conn is not None and not self._closing:
+            self.conn.last_heard = now  # part of a frame: a long one may take longer than a keep-alive
+        for event in events:
+            if self._closing:  # what came behind the reason for it
+                break
+            if isinstance(event, Request):
+                frames.send_response(frames.accept(event))
+                if frames.state is OPEN:
+                    self._enter()
+            elif isinstance(event, Frame):
+                if event.opcode in (OP_BINARY, OP_CONT):
+                    self._payload(bytes(event.data))
+                elif event.opcode == OP_TEXT:  # MQTT-6.0.0-1
+                    self.driver.node.counters.websocket_errors += 1
+                    self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+        if self._full and frames.state is OPEN:
+            # Nothing but pongs. Who pings and does not read is sent the last one, when he does (RFC 6455, 5.5.3).
+            self._pong = (frames.data_to_send() or [self._pong])[-1]
+        else:
+            self._send()
+
+    def _enter(self) -> None:
+        self._entered = self._server.enter(self)
+        if self._entered:
+            self._begin()
+        elif self._entered is None:
+            self._cancel()
+        else:
+            self.driver.node.counters.websocket_refused += 1
+            self._finish(CloseCode.TRY_AGAIN_LATER)
+
+    def admitted(self) -> None:
+        """Begin after having waited for a place."""
+        self._entered = True
+        if self._closing:
+            return
+        self._begin()
+        kept, self._buffer = self._buffer, []
+        for data in kept:
+            self._payload(data)
+
+    def _begin(self) -> None:
+        self._cancel()
+        driver = self.driver
+        peer, secure = describe(self.transport, self._proxied)
+        self.conn = driver.node.connection_made("in", peer, self.listener, self, driver.time())
+        self.conn.secure = secure
+        driver.wake()
+
+    def _payload(self, data: bytes) -> None:
+        if self.conn is not None:
+            if data:
+                self.conn.receive(data, self.driver.time())
+                if not self.driver.flushing or self.driver.node.paused:
+                    self.driver.wake()
+                if self._frames.max_size == FIRST_MESSAGE_SIZE and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE:
+                    self._frames.max_size = limits.MAX_PACKET_SIZE
+        else:
+            self._buffer.append(data)
+            if sum(map(len, self._buffer)) > FIRST_MESSAGE_SIZE:
+                self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Half-closed is closed."""
+        self._frames.receive_eof()
+        self._send()
+        self._hang_up()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the node, and give the place back."""
+        self._cancel()
+        if self.conn is not None:
+            reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
+            self.driver.node.connection_lost(self.conn, reason, self.driver.time())
+            self.driver.wake()
+            self.conn = None  # see `Node.connection_lost`
+        if self._entered is not False:
+            self._entered = False
+            self._server.leave(self)
+
+    def pause_writing(self) -> None:
+        """Tell the node that enough is under way."""
+        self._full = True
+        if self.conn is not None:
+            self.conn.pause()
+
+    def resume_writing(self) -> None:
+        """Tell the node that there is room again."""
+        self._full = False
+        if self._pong and not self._closing:
+            self.transport.write(self._pong)
+        self._pong = b""
+        if self.conn is not None:
+            self.conn.writable(self.driver.time())
+            self.driver.wake()
+
+    def _send(self) -> None:
+        for data in self._frames.data_to_send():
+            if data:
+                self.transport.write(data)
+            else:
+                self._end()
+
+    def _end(self) -> None:
+        """End our side of the stream: after both close frames, or because of what the peer sent."""
+        frames = self._frames
+        if frames.state is CONNECTING:
+            self.driver.node.counters.websocket_refused += 1
+        elif frames.parser_exc is not None and not isinstance(frames.parser_exc, EOFError):
+            # Bytes that nobody read would be answered by a reset, which takes our close frame, the reason, away.
+            self.driver.node.counters.websocket_errors += 1
+            self._closing = True
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.resume_reading()
+            self._later(limits.LINGER, self._hang_up)
+            return
+        self._hang_up()
+
+    def _finish(self, code: CloseCode, reason: str = "") -> None:
+        """Say that we close and wait for the peer's close frame, for a while; what comes before that is not looked at."""
+        if not self._closing:
+            self._closing = True
+            with contextlib.suppress(InvalidState):  # the peer has begun to close, or has not begun at all
+                self._frames.send_close(code, reason)
+            self.resume_reading()
+            self._later(CLOSE_TIMEOUT, self._unanswered)
+            self._send()
+
+    def _unanswered(self) -> None:
+        self.driver.node.counters.websocket_close_timeout += 1
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close the stream, and cut off who does not take what was sent."""
+        self._closing = True
+        self.transport.close()
+        self._later(limits.CLOSE_TIME, self.transport.abort)
+
+    def _no_upgrade(self) -> None:
+        self.driver.node.counters.websocket_refused += 1
+        self.transport.abort()
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
+        self._cancel()
+        self._timer = self.driver.loop.call_later(delay, call)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---------------------------------------------------------------- what the node asks for
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, in one binary frame."""
+        with contextlib.suppress(InvalidState):  # the peer has begun to close: what is left goes nowhere
+            self._frames.send_binary(data)
+            self._send()
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+        self._finish(CloseCode.NORMAL_CLOSURE)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP slows the peer down."""
+        with contextlib.suppress(RuntimeError):
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        with contextlib.suppress(RuntimeError):
+            self.transport.resume_reading()
+
+    def unread(self) -> bool:
+        """Say whether there may be more, as `StreamProtocol` does."""
+        first, self._asked = not self._asked, True
+        return not (self._closing or self.transport.is_closing()) and (first or kernel_holds(self.transport))
+
+    def unsent(self) -> int:
+        """Return the bytes that the system has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+
+class AdapterTransport:
+    """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for it.
+
+    `run` lasts as long as the connection. A second task writes: everything that came while the last write drained at once.
+    """
+
+    def __init__(self, driver: Driver, listener: str, reader: Any, writer: Any) -> None:
+        self.driver = driver
+        self.listener = listener
+        self.conn: Connection | None = None
+        self._reader = reader
+        self._writer = writer
+        self._out: list[bytes] = []
+        self._size = 0
+        self._wanted = asyncio.Event()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._closing = False
+        self._asked = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, peer: str, secure: object) -> None:
+        """Serve the connection until it ends; `peer`: HOST:PORT."""
+        driver = self.driver
+        self.conn = driver.node.connection_made("in", peer, self.listener, self, driver.time())
+        self.conn.secure = secure
+        driver.wake()
+        self._tasks = [driver.loop.create_task(self._read()), driver.loop.create_task(self._write())]
+        reason = "closed by peer"
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    reason = str(error) or type(error).__name__
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            driver.node.connection_lost(self.conn, reason, driver.time())
+            driver.wake()
+            with contextlib.suppress(Exception):  # whatever an adapter raises on a connection that has ended
+                await asyncio.wait_for(self._writer.close(), CLOSE_TIMEOUT)
+
+    async def _read(self) -> None:
+        """Read packet by packet: an adapter's `read(n)` comes back with n bytes and not before."""
+        conn = self.conn
+        assert conn is not None
+        while True:
+            await self._reading.wait()
+            data = await self._packet(conn.max_packet_size)
+            if not data:
+                return
+            conn.receive(data, self.driver.time())
+            self.driver.wake()
+            while conn.waiting and not conn.closed:  # what may be sent is known when the plugins have answered
+                await asyncio.sleep(WAITING_POLL)
+
+    async def _packet(self, limit: int) -> bytes:
+        data = await self._exactly(1)
+        size = shift = 0
+        more = bool(data)
+        while more and shift < 28:
+            byte = await self._exactly(1)
+            if not byte:
+                return b""
+            data += byte
+            size |= (byte[0] & 0x7F) << shift
+            shift += 7
+            more = byte[0] >= 0x80
+        if not more and len(data) + size <= limit:  # else the beginning is enough to be refused
+            data += await self._exactly(size)
+        return data
+
+    async def _exactly(self, size: int) -> bytes:
+        if not size:
+            return b""
+        try:
+            return bytes(await self._reader.read(size) or b"")
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+
+    async def _write(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._out:
+                data = b"".join(self._out)
+                self._out.clear()
+                self._writer.write(data)
+                await self._writer.drain()
+                self._size -= len(data)
+            if self._closing:
+                return
+            if self.conn is not None and self.conn.paused:
+                self.conn.writable(self.driver.time())
+                self.driver.wake()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._out.append(data)
+        self._size += len(data)
+        self._wanted.set()
+        if self._size > HIGH_WATER and self.conn is not None:
+            self.conn.pause()
+
+    def close(self) -> None:
+        """Close once everything written has gone out."""
+        self._closing = True
+        self._wanted.set()
+
+    def abort(self) -> None:
+        """Close at once."""
+        for task in self._tasks:
+            task.cancel()
+
+    def pause_reading(self) -> None:
+        """Stop reading."""
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._reading.set()
+
+    def unread(self) -> bool:
+        """Say whether there may be more: only the adapter knows, and it gets one look's time."""
+        first, self._asked = not self._asked, True
+        return first
+
+    def unsent(self) -> int:
+        """Return the bytes that the writer has not taken yet."""
+        return self._size

@@ -1,0 +1,306 @@
+"""Brokers that cannot be reached: what was published here, is wanted there and leaves the log meanwhile is kept in the log's
+tail on the disk (docs/decisions/0031); without one it is lost for them, and counted to the message (docs/decisions/0027).
+
+    broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted -(the tree has it again)-> back: it
+               asks for what it lacks -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has passed:
+               what it lacks of what was lost is counted, and one line says how much
+    link       up -(lost)-> whoever was reached over it is absent, or back if it is reached over another one, and may lack what
+               was on its way
+
+Every message has one origin, and that one keeps it, or counts it; what was on its way over a link that is lost may have left the
+log of its origin by then, and is kept, or counted, by the broker that had it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.link.codec import Ranges, Vector, intersect, split_key
+from broker.cluster.strategy.directory import INTEREST
+from broker.persistence.log_tail import Tail, TailLoaded
+from broker.persistence.tail_segment import Away, Part
+from routing.subscription_trie import SubscriptionTrie
+from routing.topic_filter import well_formed
+
+if TYPE_CHECKING:
+    from broker.cluster.cluster import Federation
+    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.link.link import Link
+    from broker.node import Node
+
+EVERYTHING = b"#"
+
+
+class Absent:
+    """One broker that is away."""
+
+    __slots__ = (
+        "_known", "_lost", "_trie", "asked_at", "back", "cut_at", "cut_from", "dropped", "filters", "lacking", "position",
+        "since",
+    )  # fmt: skip
+
+    def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
+        """`filters`: that it had posted; `position`: of the log, from which on it may lack messages."""
+        self.wish(filters)
+        self.position = position
+        self.since = now
+        self.back: float | None = None  # s; when it was seen again
+        self.asked_at = now  # s; when it said last what it lacks
+        self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}  # by our origins, what may be lost: first, last, count
+        self.lacking: dict[bytes, Ranges] = {}  # its last word for each origin, since it is back
+        self._lost = 0  # messages that it was found to lack
+        self.cut_from = NEVER  # position of the log from which on something may have been on its way over a link that was lost
+        self.cut_at = now  # s
+
+    def wish(self, filters: tuple[bytes, ...]) -> None:
+        """Take these for what it wants."""
+        self._trie: SubscriptionTrie[None] | None = None  # made when it is needed
+        self._known: dict[bytes, bool] = {}
+        self.filters = filters if len(filters) <= limits.ABSENT_FILTERS else (EVERYTHING,)
+
+    def wants(self, topic: bytes) -> bool:
+        """Whether somebody there wanted this topic when it was seen last."""
+        found = self._known.get(topic)
+        if found is None:
+            if len(self._known) >= limits.HOLD_KNOWN:
+                self._known.clear()
+            if self._trie is None:
+                self._trie = SubscriptionTrie()
+                for number, data in enumerate(self.filters):
+                    text = data.decode(errors="replace")
+                    if well_formed(text):
+                        self._trie.insert(text, number, None)
+            found = self._known[topic] = bool(self._trie.match(topic.decode(errors="replace")))
+        return found
+
+    def passing(self, entry: Entry, position: int) -> bool:
+        """Whether a message of another broker was on its way there when the link was lost, or came soon after: its origin had to
+        hear of that first."""
+        return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
+
+    def drop(self, key: bytes, first: int, last: int, count: int) -> None:
+        """Note that messages are lost, as far as it lacks them."""
+        if key in self.lacking:
+            self._lost += common(first, last, count, self.lacking[key])
+            return
+        dropped = self.dropped.setdefault(key, [])
+        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= limits.ABSENT_RANGES):
+            first, _, before = dropped[-1]
+            dropped[-1] = (first, last, before + count)
+        else:
+            dropped.append((first, last, count))
+
+    def lacks(self, key: bytes, lacked: Ranges) -> None:
+        """Take its word for what it lacks. The first one counts for what was lost before: nobody sends that any more."""
+        for first, last, count in self.dropped.pop(key, ()):
+            self._lost += common(first, last, count, lacked)
+        self.lacking[key] = lacked
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of what is noted of it, about."""
+        ranges = sum(map(len, self.dropped.values()))
+        return limits.SUBSCRIPTION_MEMORY * len(self.filters) + 150 * (len(self._known) + ranges)
+
+    @property
+    def lost(self) -> int:
+        """Messages for it that are lost."""
+        return self._lost + sum(count for dropped in self.dropped.values() for _, _, count in dropped)
+
+
+def filters_of(keys: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the filters among what a broker has posted."""
+    return tuple(key[1:] for key in keys if key[:1] == INTEREST)
+
+
+def common(first: int, last: int, count: int, lacked: Ranges) -> int:
+    """Return how many of `count` messages between two numbers are lacked, at most."""
+    return min(count, sum(high - low + 1 for low, high in intersect([(first, last)], lacked)))
+
+
+class Absents:
+    """All of them."""
+
+    __slots__ = ("_federation", "_node", "absent", "tail")
+
+    def __init__(self, node: Node, federation: Federation) -> None:
+        self._node = node
+        self._federation = federation
+        self.absent: dict[bytes, Absent] = {}
+        self.tail = Tail(node, self._lost, self.away)
+        federation.listings.on_went.append(self.went)
+        federation.listings.on_way.append(self._way_changed)
+
+    def begin(self, loaded: TailLoaded) -> None:
+        """Go on with the tail of an earlier incarnation of this broker, and with who was away then."""
+        node, relay = self._node, self._federation.relay
+        wall = self._federation.retention.clock.physical(node.now)
+        for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
+            since = node.now - max(0, wall - away.since) / 1000
+            self.absent[away.broker] = Absent(away.filters, 0, since)
+            self._watch()
+        for key in self.tail.origins():
+            if split_key(key)[0] == node.config.id:
+                relay.remember(key, self.tail.last(key))
+
+    def away(self) -> Iterable[Away]:
+        """Tell who is away, for the next start."""
+        wall = self._federation.retention.clock.physical(self._node.now)
+        for broker_id, absent in self.absent.items():
+            since = wall - round((self._node.now - absent.since) * 1000)
+            yield Away(broker_id, max(0, since), absent.filters)
+
+    def cut_off(self, link: Link) -> None:
+        """A link is lost: what was on its way over it may be in no other log any more, wherever it comes from. What was on
+        its way over one that kept up was little, and is there."""
+        position, now = link.kept_from, self._node.now
+        if position is None or link.peer is None or not (link.unsent or link.marks):
+            return
+        listings = self._federation.listings.directory.listings
+        for broker_id in dict.fromkeys((link.peer.id, *self._federation.streams.behind(link))):
+            absent = self.absent.get(broker_id)
+            if absent is None and len(self.absent) < limits.ABSENT_BROKERS and broker_id in listings:
+                keys = listings[broker_id].entries
+                few = len(keys) <= limits.ABSENT_FILTERS
+                filters = filters_of(keys) if few else (EVERYTHING,)
+                absent = self.absent[broker_id] = Absent(filters, position, now)
+                absent.back = now  # unless the tree says that it is gone
+                self._watch()
+            if absent is not None:
+                absent.cut_from = min(absent.cut_from, position)
+                absent.cut_at = absent.asked_at = now
+                absent.lacking.clear()
+
+    def went(self, broker_id: bytes, keys: tuple[bytes, ...]) -> None:
+        """The tree has lost a broker, which had posted this."""
+        known = self.absent.get(broker_id)
+        filters = filters_of(keys)
+        acks = self._federation.acks
+        if known is not None:
+            known.back = None
+            known.lacking.clear()
+            known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
+        elif len(self.absent) < limits.ABSENT_BROKERS:
+            self.absent[broker_id] = Absent(filters, acks.lacked_from(broker_id), self._node.now)
+            self._watch()  # before the log is free to drop what was kept for that broker
+        if self.tail.usable:
+            acks.parted(broker_id)
+        else:
+            acks.went(broker_id)
+        self.tail.changed()
+        if self.tail.usable:
+            self.tail.flush()  # whoever starts next as this broker has to know
+
+    def _watch(self) -> None:
+        dropped = self._federation.relay.log.dropped
+        if self._dropped not in dropped:
+            dropped.append(self._dropped)
+
+    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+        absent = self.absent.get(broker_id)
+        if absent is not None and via is not None and absent.back is None:
+            absent.back = absent.asked_at = self._node.now
+            if self._federation.streams.active and not self.tail.usable:  # it is about to ask
+                self._federation.acks.part(broker_id, self._federation.relay.log.begin)
+
+    def _dropped(self, entry: Entry, position: int) -> None:
+        """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not asked for yet goes on to the
+        tail."""
+        if not entry.qos:
+            return
+        topic, key = entry.topic, entry.key
+        kept, ours = self.tail.usable, key in self._federation.relay.ours
+        origin = b"" if ours else split_key(key)[0]
+        wanting = [
+            broker_id
+            for broker_id, absent in self.absent.items()
+            if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))  # it has been sent everything
+            and (position >= absent.position if ours else absent.passing(entry, position) and broker_id != origin)
+            and absent.wants(topic)
+        ]
+        if wanting and not self.tail.add(entry, wanting):
+            for broker_id in wanting:
+                if self.absent[broker_id].back is None or not ours:
+                    self.absent[broker_id].drop(entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count)
+
+    def _lost(self, part: Part) -> None:
+        """Take note of what the tail could not keep."""
+        absent = self.absent.get(part.broker)
+        if absent is not None:
+            absent.drop(part.key, part.first, part.last, part.messages)
+
+    def earliest(self) -> float | None:
+        """Return since when (s) somebody is away, None when nobody is."""
+        return min((absent.since for absent in self.absent.values()), default=None)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all notes, about."""
+        return sum(absent.memory for absent in self.absent.values())
+
+    # ---------------------------------------------------------------- the end of it
+
+    def holds(self, broker_id: bytes, key: bytes) -> bool:
+        """Whether anything of an origin is kept, or has been lost, for a broker."""
+        absent = self.absent.get(broker_id)
+        return absent is not None and (key in absent.dropped or key in self.tail.left(broker_id))
+
+    def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
+        """Take a broker's word for which numbers of an origin it lacks."""
+        absent = self.absent.get(broker_id)
+        if absent is not None and absent.back is not None:
+            absent.lacks(key, lacked)
+            absent.asked_at = self._node.now
+
+    def sent(self, broker_id: bytes, key: bytes) -> None:
+        """Note that a broker has been sent everything that it said it lacks; what comes now it gets like all others."""
+        absent = self.absent.get(broker_id)
+        if absent is not None and key in absent.lacking:
+            absent.lacking[key] = []
+
+    def seen(self, broker_id: bytes, vector: Vector) -> None:
+        """Take a neighbour's word for what has been there. From the tail it is served when it asks (`late`)."""
+        absent = self.absent.get(broker_id)
+        if absent is not None and absent.back is not None and not self._federation.streams.active and not self.tail.usable:
+            for key in self._federation.relay.ours:
+                window = vector.get(key)
+                if window is not None and key not in absent.lacking:
+                    absent.lacks(key, window.lacks)
+
+    def served(self, broker_id: bytes) -> bool:
+        """Whether nothing is in the tail that a broker may lack."""
+        absent = self.absent.get(broker_id)
+        return absent is None or not self.tail.holds(broker_id, absent.lacking)
+
+    def tick(self, now: float) -> None:
+        """Once a second: who is back and asks for nothing more, or stays away."""
+        for broker_id, absent in list(self.absent.items()):
+            if absent.back is not None:
+                patience = limits.ABSENT_BACK if self.served(broker_id) else limits.TAIL_BACK
+                if now > absent.asked_at + patience:
+                    self._end(broker_id, absent, "was away for")
+            elif now > absent.since + limits.ABSENT_TIME:
+                self._end(broker_id, absent, "has been away for")
+        if self.tail.usable:
+            self.tail.flush()
+
+    def _end(self, broker_id: bytes, absent: Absent, what: str) -> None:
+        for key, parts in self.tail.left(broker_id).items():
+            for part in parts:
+                absent.drop(key, part.first, part.last, part.messages)
+        del self.absent[broker_id]
+        self.tail.ended(broker_id)
+        if not self.absent:
+            self._federation.relay.log.dropped.remove(self._dropped)
+        if lost := absent.lost:
+            self._node.counters.log_lost += lost
+            name = self._federation.membership.name_of(broker_id) or broker_id.hex()
+            kept = f"{limits.LOG_BYTES >> 20} MiB, {limits.LOG_AGE:g} s"
+            if self.tail.usable:
+                kept += f", and its tail ({self._node.config.log_tail >> 20} MiB)"
+            away = (absent.back or self._node.now) - absent.since
+            text = f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked have left the log ({kept})"
+            self._federation.log("warning", text)

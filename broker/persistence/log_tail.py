@@ -1,0 +1,441 @@
+"""The log's tail on the disk: what leaves the replay log while brokers that want it are away (docs/decisions/0031). Pure.
+
+    message   in the log -(leaves it, wanted by a broker that is away)-> pending -(FRAME bytes, or a second)-> frame of a segment
+              frame -(its brokers are served, or are not waited for any more)-> forgotten
+                    -(the tail has its limit, the disk fails, the frame is damaged)-> lost, and counted for these brokers
+    disk      OK -(a write fails)-> BROKEN: what leaves the log is lost -(a write a second later works, in a new segment)-> OK
+
+In memory are, for each frame, its place and which numbers it has for whom. Each segment says who is away, so that the last one
+does after a restart (`tail_segment`). Nothing is done here while nobody is away.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import Entry, expiry_of
+from broker.cluster.link.codec import Ranges, intersect
+from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from broker.persistence.records import JournalError, LoggedRecord
+from broker.persistence.tail_segment import Away, Found, Part, decode_entries, encode_away, encode_entries, encode_header
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+RETRY = 1.0
+"""s until a new segment is tried after a failure."""
+
+Read = Callable[["list[Entry] | None"], None]
+"""Takes the messages of a frame; None: it cannot be read."""
+
+Parts = dict[tuple[bytes, bytes], Part]
+"""By broker and origin."""
+
+Lost = Callable[[Part], None]
+"""Told of what the tail has lost."""
+
+
+class Frame:
+    """Messages that are written together. `parts`: which numbers it has for (broker, origin)."""
+
+    __slots__ = ("data", "offset", "parts", "segment", "size")
+
+    def __init__(self, segment: Segment, offset: int, size: int, parts: Parts, data: bytes | None) -> None:
+        """`data`: its bytes, until they are written."""
+        self.segment = segment
+        self.offset = offset
+        self.size = size
+        self.parts = parts
+        self.data = data
+
+
+class Segment:
+    """A file of frames."""
+
+    __slots__ = ("frames", "number", "size")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.size = 0
+        self.frames: list[Frame] = []
+
+
+@dataclass(slots=True)
+class TailLoaded:
+    """What was there at the start."""
+
+    segments: list[tuple[int, int, list[Found]]] = field(default_factory=list)
+    """Of each file, in their order: number, bytes, frames."""
+    cuts: list[str] = field(default_factory=list)
+    """One line for each file whose end cannot be read."""
+
+
+class Tail:
+    """The tail of one broker's log."""
+
+    __slots__ = (
+        "_away", "_broken", "_current", "_index", "_lost", "_mark", "_node", "_number", "_pending", "_pending_size", "_reads",
+        "_records", "_retry_at", "_segments", "_stale", "_syncs", "_under_way", "_unwritten", "size", "usable",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, lost: Lost, away: Callable[[], Iterable[Away]]) -> None:
+        """`lost`: told of what cannot be kept; `away`: tells who is away."""
+        self._node = node
+        self._lost = lost
+        self._away = away
+        self.usable = False
+        """Whether there is a disk, and something may be written."""
+        self.size = 0
+        """Bytes of all segments."""
+        self._segments: deque[Segment] = deque()
+        self._current: Segment | None = None
+        self._number = 0  # of the last segment
+        self._index: dict[tuple[bytes, bytes], list[Frame]] = {}  # by broker and origin, ascending
+        self._records: list[bytes] = []
+        self._pending: Parts = {}
+        self._pending_size = 0
+        self._stale = False  # who is away is not what was written last
+        self._mark = 0
+        self._under_way: dict[int, tuple[Segment, Frame | None, int]] = {}
+        self._unwritten = 0  # bytes of these
+        self._reads: dict[int, tuple[Frame, Read]] = {}
+        self._syncs: dict[int, Callable[[], None]] = {}
+        self._broken = False
+        self._retry_at = 0.0
+
+    def begin(self, loaded: TailLoaded) -> tuple[Away, ...]:
+        """Go on with what is there; returns who was away."""
+        self.usable = self._node.config.log_tail > 0
+        away: tuple[Away, ...] = ()
+        for number, size, frames in loaded.segments:
+            segment = Segment(number)
+            segment.size = size
+            self._number = max(self._number, number)
+            self._segments.append(segment)
+            self.size += size
+            for found in frames:
+                if found.away is not None:
+                    away = found.away
+                elif found.parts:
+                    parts = {(part.broker, part.key): part for part in found.parts}
+                    self._put(Frame(segment, found.at, found.size, parts, None))
+        known = {one.broker for one in away}
+        for broker_id in {broker_id for broker_id, _ in self._index} - known:
+            self.ended(broker_id)
+        self._stale = bool(away) and self.usable
+        if not self._stale:
+            self._drop_all()
+        return away if self.usable else ()
+
+    def _put(self, frame: Frame) -> None:
+        """Enter a frame into the index: what it has that an earlier one has, too, does not count."""
+        for where, part in list(frame.parts.items()):
+            frames = self._index.setdefault(where, [])
+            if frames and frames[-1].parts[where].last >= part.last:
+                del frame.parts[where]
+            else:
+                frames.append(frame)
+        if frame.parts:
+            frame.segment.frames.append(frame)
+
+    # ---------------------------------------------------------------- what leaves the log
+
+    def add(self, entry: Entry, brokers: list[bytes]) -> bool:
+        """Keep messages that leave the log for these brokers; False when that is not possible."""
+        node = self._node
+        if not self.usable or (self._broken and node.now < self._retry_at):
+            return False
+        last = entry.sequence + entry.count - 1
+        new = False
+        for broker_id in brokers:
+            where = (broker_id, entry.key)
+            part = self._pending.get(where)
+            if part is not None:
+                if part.last < last:
+                    self._pending[where] = part._replace(last=last, messages=part.messages + entry.count)
+                    new = True
+            elif self._last(where) < last:
+                self._pending[where] = Part(broker_id, entry.key, entry.sequence, last, entry.count)
+                new = True
+        if new:
+            at = self._wall() - round((node.now - entry.at) * 1000)
+            record = LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(node.now))
+            self._records.append(record.encode())
+            self._pending_size += entry.size
+            if self._pending_size >= limits.TAIL_FRAME_BYTES:
+                self.flush()
+        return True
+
+    def _last(self, where: tuple[bytes, bytes]) -> int:
+        frames = self._index.get(where)
+        return frames[-1].parts[where].last if frames else 0
+
+    def begins(self, broker_id: bytes, key: bytes) -> int:
+        """Return the lowest number of an origin that is here for a broker; 0: there is none."""
+        frames = self._index.get((broker_id, key))
+        return frames[0].parts[broker_id, key].first if frames else 0
+
+    def last(self, key: bytes) -> int:
+        """Return the highest number of an origin that is here; 0: there is none."""
+        return max((self._last(where) for where in self._index if where[1] == key), default=0)
+
+    def origins(self) -> set[bytes]:
+        """Return the origins of all that is here."""
+        return {key for _, key in self._index}
+
+    def _wall(self) -> int:
+        return self._node.federation.retention.clock.physical(self._node.now)
+
+    def changed(self) -> None:
+        """Note that other brokers are away than before."""
+        self._stale = self.usable
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        if not (self._stale or self._records) or (self._broken and self._node.now < self._retry_at):
+            return
+        if self._stale and self._current is not None:
+            self._stale = False
+            self._write(self._current, encode_away(self._away()), None)
+        elif self._stale:
+            self._segment()
+        if self._records:
+            parts, records = self._pending, self._records
+            self._pending, self._records, self._pending_size = {}, [], 0
+            data = encode_entries(parts.values(), records)
+            segment = self._segment()
+            frame = Frame(segment, segment.size, len(data), parts, data)
+            self._put(frame)
+            self._write(segment, data, frame)
+            self._trim()
+
+    def _segment(self) -> Segment:
+        """Return the segment to go on in."""
+        segment = self._current
+        if segment is None or segment.size >= min(limits.TAIL_SEGMENT_BYTES, self._node.config.log_tail // 8):
+            self._number += 1
+            segment = self._current = Segment(self._number)
+            self._segments.append(segment)
+            self._stale = False
+            self._write(segment, encode_header(self._node.config.id, self._number) + encode_away(self._away()), None)
+        return segment
+
+    def _write(self, segment: Segment, data: bytes, frame: Frame | None) -> None:
+        self._mark += 1
+        self._under_way[self._mark] = (segment, frame, len(data))
+        self._unwritten += len(data)
+        self._node.effects.append(TailWrite(segment.number, segment.size, data, self._mark))
+        segment.size += len(data)
+        self.size += len(data)
+        counters = self._node.counters
+        counters.tail_bytes += len(data)
+        if self._unwritten > 4 * limits.JOURNAL_BACKLOG_BYTES:
+            self._fail("the disk does not keep up")
+        elif self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
+            self._node.hold_publisher(self)
+
+    def written(self, effect: TailWrite, error: str | None) -> None:
+        """Take the driver's word that something is written, or cannot be."""
+        if effect.mark not in self._under_way:
+            return  # it was given up
+        if error is not None:
+            self._fail(error)
+        else:
+            _, frame, size = self._under_way.pop(effect.mark)
+            self._unwritten -= size
+            if frame is not None:
+                frame.data = None
+            if self._broken:
+                self._broken = False
+                self._node.log("info", "the tail of the log is written again")
+        if self._unwritten < limits.JOURNAL_BACKLOG_BYTES // 2:
+            self._node.release_publishers(self)
+
+    def _fail(self, error: str) -> None:
+        """Give up what is not written yet: it is lost."""
+        self._node.counters.tail_errors += 1
+        self._retry_at = self._node.now + RETRY
+        if not self._broken:
+            self._broken = True
+            what = "what leaves the log until it can is lost for brokers that are away"
+            self._node.log("error", f"the tail of the log cannot be written ({error}): {what}")
+        under_way, self._under_way, self._unwritten = self._under_way, {}, 0
+        for segment, frame, size in under_way.values():
+            if frame is not None:
+                self._lose(frame)
+                segment.frames.remove(frame)
+            segment.size -= size
+            self.size -= size
+            if not segment.size and segment in self._segments:
+                self._drop(segment)
+        pending, self._pending, self._records, self._pending_size = self._pending, {}, [], 0
+        for part in pending.values():
+            self._lost(part)
+        self._current = None
+        self._stale = True
+        for then in list(self._syncs.values()):
+            then()
+        self._syncs.clear()
+
+    # ---------------------------------------------------------------- what is read again
+
+    def first(self, broker_id: bytes, key: bytes, lacks: Ranges) -> Frame | None:
+        """Return the first frame with something of an origin that a broker lacks; None: there is none."""
+        where = (broker_id, key)
+        frames = self._index.get(where)
+        if self._pending and where in self._pending and lacks:
+            part = self._pending[where]
+            if intersect([(part.first, part.last)], lacks):
+                self.flush()
+                frames = self._index.get(where)
+        if not frames or not lacks:
+            return None
+        at = bisect_left(frames, lacks[0][0], key=lambda frame: frame.parts[where].last)
+        for frame in frames[at:]:
+            part = frame.parts[where]
+            if intersect([(part.first, part.last)], lacks):
+                return frame
+        return None
+
+    def read(self, frame: Frame, then: Read) -> None:
+        """Have the messages of a frame handed to `then`."""
+        if frame.data is not None:
+            then(self._decode(frame, frame.data))
+            return
+        self._mark += 1
+        self._reads[self._mark] = (frame, then)
+        self._node.effects.append(TailRead(frame.segment.number, frame.offset, frame.size, self._mark))
+
+    def was_read(self, effect: TailRead, result: bytes | str) -> None:
+        """Take what the driver has read, or why it could not."""
+        frame, then = self._reads.pop(effect.mark)
+        if isinstance(result, bytes):
+            then(self._decode(frame, result))
+        else:
+            self._damaged(frame, f"cannot be read ({result})")
+            then(None)
+
+    def _decode(self, frame: Frame, data: bytes) -> list[Entry] | None:
+        try:
+            records = decode_entries(data)
+        except JournalError as error:
+            self._damaged(frame, str(error))
+            return None
+        now, wall = self._node.now, self._wall()
+        found = []
+        for record in records:
+            at = min(now, now - (wall - record.at) / 1000)
+            entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
+            if not record.step and (seconds := expiry_of(record.data)) is not None:
+                entry.expires_at = at + seconds
+            found.append(entry)
+        return found
+
+    def _damaged(self, frame: Frame, why: str) -> None:
+        self._node.counters.tail_damaged += 1
+        count = max((part.messages for part in frame.parts.values()), default=0)
+        where = f"segment {frame.segment.number} of the log's tail {why} at byte {frame.offset}"
+        self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
+        self._lose(frame)
+
+    # ---------------------------------------------------------------- what goes
+
+    def _lose(self, frame: Frame) -> None:
+        """Forget a frame that somebody needed."""
+        parts = frame.parts
+        self._forget(frame, list(parts))
+        for part in parts.values():
+            self._lost(part)
+        frame.parts = {}
+
+    def _forget(self, frame: Frame, places: Iterable[tuple[bytes, bytes]]) -> None:
+        for where in places:
+            frames = self._index.get(where, [])
+            if frame in frames:
+                frames.remove(frame)
+            if not frames:
+                self._index.pop(where, None)
+
+    def _trim(self) -> None:
+        """Keep to the limit: the oldest segments go."""
+        while self.size > self._node.config.log_tail and len(self._segments) > 1:
+            segment = self._segments[0]
+            for frame in segment.frames:
+                self._lose(frame)
+            segment.frames = []
+            self._drop(segment)
+            limit = self._node.config.log_tail >> 20
+            text = f"the log's tail has {limit} MiB (log-tail): the oldest of it is lost for brokers that are away"
+            self._node.log_limit.line("warning", "log-tail is full", "", text)
+
+    def left(self, broker_id: bytes) -> dict[bytes, list[Part]]:
+        """Return what is here for a broker, by origin."""
+        found: dict[bytes, list[Part]] = {}
+        for (broker, key), frames in self._index.items():
+            if broker == broker_id:
+                found[key] = [frame.parts[broker, key] for frame in frames]
+        for (broker, key), part in self._pending.items():
+            if broker == broker_id:
+                found.setdefault(key, []).append(part)
+        return found
+
+    def holds(self, broker_id: bytes, lacks: dict[bytes, Ranges]) -> bool:
+        """Whether something is here for a broker that it may lack, by its word for each origin that it has asked for."""
+        for (broker, key), frames in self._index.items():
+            if broker == broker_id and frames and (key not in lacks or self.first(broker_id, key, lacks[key]) is not None):
+                return True
+        return any(broker == broker_id and key not in lacks for broker, key in self._pending)
+
+    def ended(self, broker_id: bytes) -> None:
+        """Keep nothing for a broker any more."""
+        self.changed()
+        for where in [where for where in self._pending if where[0] == broker_id]:
+            del self._pending[where]
+        if not self._pending:
+            self._records, self._pending_size = [], 0
+        for where in [where for where in self._index if where[0] == broker_id]:
+            for frame in self._index.pop(where):
+                del frame.parts[where]
+        for segment in list(self._segments):
+            segment.frames = [frame for frame in segment.frames if frame.parts]
+            if not segment.frames and segment is not self._current:
+                self._drop(segment)
+        if not any(True for _ in self._away()):
+            self._drop_all()
+
+    def _drop(self, segment: Segment) -> None:
+        self._segments.remove(segment)
+        self.size -= segment.size
+        if segment is self._current:
+            self._current = None
+        self._node.effects.append(TailDrop(segment.number))
+
+    def _drop_all(self) -> None:
+        for segment in list(self._segments):
+            self._drop(segment)
+        self._stale = False
+
+    # ---------------------------------------------------------------- the journal
+
+    def settle(self, then: Callable[[], None]) -> None:
+        """Call `then` when all that has left the log is on the disk: the journal need not have it any more."""
+        self.flush()
+        if not self._segments or self._broken:
+            then()
+            return
+        self._mark += 1
+        self._syncs[self._mark] = then
+        self._node.effects.append(TailSync(self._mark))
+
+    def synced(self, effect: TailSync, error: str | None) -> None:
+        """Take the driver's word for that."""
+        then = self._syncs.pop(effect.mark, None)
+        if error is not None:
+            self._fail(error)
+        if then is not None:
+            then()

@@ -1,0 +1,94 @@
+"""What connections are sent and must not have before the journal is safe up to some frame (docs/decisions/0021). Pure.
+
+Per connection nothing overtakes: what waits is bytes in their order, each piece with the mark of its frame, and marks never fall.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+
+from broker.base import limits
+from broker.core.connection import Connection
+
+
+class Withheld:
+    """The bytes that wait, of all connections."""
+
+    __slots__ = ("_bytes", "_dead", "_held", "_largest", "_size")
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
+        self._bytes: dict[Connection, int] = {}  # that wait for each,
+        self._largest: dict[Connection, int] = {}  # and those of its largest piece
+        self._size = 0  # bytes in all,
+        self._dead = 0  # and those of them whose connection is gone
+
+    def __contains__(self, conn: Connection) -> bool:
+        return conn in self._bytes
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def put(self, mark: int, conn: Connection, outbox: list[bytes]) -> bool:
+        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one connection. The largest
+        piece does not count: a session that goes on, or a new subscription, gets in one turn all that there is for it, and a
+        client for which that is too much would be closed each time it comes."""
+        size = sum(map(len, outbox))
+        whole = self._bytes.get(conn, 0) + size
+        largest = max(self._largest.get(conn, 0), size)
+        if whole - largest > limits.CLIENT_BACKLOG_BYTES:
+            return False
+        self._bytes[conn] = whole
+        self._largest[conn] = largest
+        self._size += size
+        self._held.append((mark, conn, outbox.copy()))
+        return True
+
+    def of(self, conn: Connection) -> list[bytes]:
+        """Return what waits for a connection."""
+        if conn not in self._bytes:
+            return []
+        return [chunk for _, other, chunks in self._held if other is conn for chunk in chunks]
+
+    def release(self, mark: int) -> None:
+        """Let all go that waited for frames up to `mark`."""
+        while self._held and self._held[0][0] <= mark:
+            at, conn, chunks = self._held.popleft()
+            size = sum(map(len, chunks))
+            self._size -= size
+            waits = self._bytes.get(conn)
+            if waits is None:
+                self._dead -= size
+                continue
+            if waits > size:
+                self._bytes[conn] = waits - size
+            else:
+                del self._bytes[conn], self._largest[conn]
+            if at >= conn.gate:
+                conn.gate = 0
+            conn.flush(chunks)
+
+    def release_links(self, links: Container[Connection]) -> None:
+        """Let all go that waits for one of `links`."""
+        held, self._held = self._held, deque()
+        for entry in held:
+            conn = entry[1]
+            if conn in links:
+                conn.gate = 0
+                self._size -= sum(map(len, entry[2]))
+                self._bytes.pop(conn, None)
+                self._largest.pop(conn, None)
+                conn.flush(entry[2])
+            else:
+                self._held.append(entry)
+
+    def gone(self, conn: Connection) -> None:
+        """Forget what waits for a connection that is closed: on a disk that is full nothing else would, and clients try again
+        and again. It is looked for when it is half of everything, so that many who go cost no more than each a few."""
+        self._dead += self._bytes.pop(conn, 0)
+        self._largest.pop(conn, None)
+        if 2 * self._dead > self._size:
+            self._held = deque(entry for entry in self._held if entry[1] in self._bytes)
+            self._size -= self._dead
+            self._dead = 0

@@ -1,0 +1,554 @@
+"""The journal of one broker as bytes: what it has to know after a restart (docs/decisions/0021). Pure.
+
+    file     header, frames                    one generation; generations follow each other without gaps
+    header   "mqttree journal\\n", u16 version, broker id, u64 generation, u32 CRC-32 of these
+    frame    u32 size of its records, u32 CRC-32 of time and records, u64 time of day (ms), records
+    record   u8 kind, u32 size, body
+
+A frame is all that one turn of the event loop changed: it counts whole or not at all. Of a file everything counts up to the first
+frame that is cut off or damaged. All numbers are big-endian; times are ms since the epoch, 0 for never.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
+
+VERSION = 3
+"""1: sessions without their listeners. 2: without their owners and ages."""
+ANEW = 0x8000
+"""Added to the version of a generation that began after something could not be written: what it says does not go on where the one
+before it ends, so it counts from its WHOLE on, and without that not at all, unless it is the first that is there."""
+MAGIC = b"mqttree journal\n"
+
+_HEADER = struct.Struct(">16sH8sQ")
+HEADER_SIZE = _HEADER.size + 4
+_FRAME = struct.Struct(">IIQ")
+FRAME_SIZE = _FRAME.size
+_RECORD = struct.Struct(">BI")
+
+MAX_FRAME = 1 << 31
+"""bytes; a frame that says that it is larger is damaged: one turn of the loop reads some MB, and a packet has 256 MiB at most."""
+
+
+class JournalError(ValueError):
+    """A journal that cannot be used; the text is one line."""
+
+
+class Kind(IntEnum):
+    """Kinds of records."""
+
+    MESSAGE = 1
+    """A message that sessions refer to by its number."""
+    RUN = 2
+    """Many of one topic, size and property section, numbered one after the other."""
+    SESSION = 3
+    """What a session is but for its subscriptions and messages; a new one has none yet."""
+    END = 4
+    SUBSCRIBED = 5
+    UNSUBSCRIBED = 6
+    QUEUED = 7
+    """A message waits for a session's window."""
+    SENT = 8
+    """A message is in flight, without having waited."""
+    SENT_RUN = 9
+    """Messages with consecutive numbers are in flight, with consecutive packet identifiers."""
+    PUMPED = 10
+    """Messages that waited are in flight, with consecutive packet identifiers."""
+    SETTLED = 11
+    """PUBACK, PUBREC, PUBCOMP of what is in flight, and PUBREL of what came in: the packets."""
+    INCOMING = 12
+    """QoS 2 packet identifiers that came in."""
+    RETAINED = 13
+    """A write of a retained topic: its message, or its deletion."""
+    LOGGED = 14
+    """Messages published here that other brokers may lack, as links carry them."""
+    SEEN = 15
+    """Which messages of other brokers have been here."""
+    WHOLE = 16
+    """Everything that was known when this generation began is in it by now: older ones are not needed."""
+    SHARED = 17
+    """What became of messages for members of shared subscriptions at other brokers, or from there (`shared_records`)."""
+    BEGINS = 18
+    """Where the subscriptions of a session begin: up to which number of each origin nothing was for it (`subscription_start`)."""
+    BEGAN = 19
+    """When they began, and of which of these origins it may be more. It comes behind BEGINS, which says that it is not known."""
+
+
+BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
+"""Kinds with messages in them, which mean the same wherever they stand before what refers to them."""
+
+
+# ---------------------------------------------------------------- files and frames
+
+
+def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> bytes:
+    """Return the beginning of a file."""
+    head = _HEADER.pack(MAGIC, VERSION | ANEW if anew else VERSION, broker_id, generation)
+    return head + crc32(head).to_bytes(4, "big")
+
+
+def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
+    """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file counts.
+
+    Raises:
+        JournalError: it is another thing altogether, of a newer version, or of another broker.
+    """
+    if not any(data):
+        return False  # a power cut may leave the size of a new file, and zeros in it
+    if not data.startswith(MAGIC) and not MAGIC.startswith(data[: len(MAGIC)]):
+        raise JournalError("is not a journal of mqttree")
+    if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_SIZE], "big"):
+        return False
+    _, version, whose, number = _HEADER.unpack_from(data)
+    version &= ~ANEW
+    if version > VERSION:
+        raise JournalError(f"has version {version}, and this release reads up to {VERSION}: it was written by a newer one")
+    if whose != broker_id:
+        raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
+    if number != generation:
+        raise JournalError(f"is generation {number}: it was renamed")
+    return True
+
+
+def began_anew(header: bytes) -> bool:
+    """Whether a file, whose beginning is sound, began after something could not be written."""
+    return header[len(MAGIC)] & ANEW >> 8 != 0
+
+
+def encode_frame(records: list[bytes], wall: int) -> bytes:
+    """Return a frame of encoded records. `wall`: the time of day (ms)."""
+    body = b"".join(records)
+    return _FRAME.pack(len(body), crc32(body, crc32(wall.to_bytes(8, "big"))), wall) + body
+
+
+def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
+    """Return encoded records as several frames, each of about `most` bytes (more if one record is larger), for what is more than
+    one may have. Messages come first, as the others refer to them. `wall`: as for `encode_frame`."""
+    bulk = [record for record in records if record[0] in BULK]
+    frames: list[bytes] = []
+    found: list[bytes] = []
+    size = 0
+    for record in (*bulk, *(record for record in records if record[0] not in BULK)):
+        if found and size + len(record) > most:
+            frames.append(encode_frame(found, wall))
+            found, size = [], 0
+        found.append(record)
+        size += len(record)
+    frames.append(encode_frame(found, wall))
+    return b"".join(frames)
+
+
+class Cut(NamedTuple):
+    """Where a file ends before its end: from here on it cannot be read."""
+
+    at: int
+    why: str
+
+
+def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
+    """Read frames from `at` on, which is where the stream stands: (time of day in ms, records) of each, and last a Cut if
+    there is something behind them that is none. Raises OSError."""
+    while True:
+        head = stream.read(FRAME_SIZE)
+        if not head:
+            return
+        if len(head) < FRAME_SIZE:
+            yield Cut(at, "is cut off")
+            return
+        size, check, wall = _FRAME.unpack(head)
+        if not size or size > MAX_FRAME:
+            yield Cut(at, "is damaged")
+            return
+        body = stream.read(size)
+        if len(body) < size:
+            yield Cut(at, "is cut off")
+            return
+        if crc32(body, crc32(head[8:])) != check:
+            yield Cut(at, "is damaged")
+            return
+        yield wall, body
+        at += FRAME_SIZE + size
+
+
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x13])")
+
+
+def frame_within(data: bytes) -> bool:
+    """Whether a whole frame begins anywhere in what stands behind a cut: then it is no end that was torn, but damage."""
+    tried = 0
+    view = memoryview(data)
+    for found in _LIKE_A_FRAME.finditer(data):
+        at = found.start()
+        size, check, _ = _FRAME.unpack_from(data, at)
+        begin = at + FRAME_SIZE
+        if size < _RECORD.size or begin + size > len(data) or _RECORD.unpack_from(data, begin)[1] > size - _RECORD.size:
+            continue
+        if crc32(view[begin : begin + size], crc32(view[at + 8 : begin])) == check:
+            return True
+        tried += 1
+        if tried > 1000:
+            return True  # as far as one can tell: what looks like this is not to be thrown away
+    return False
+
+
+def read_records(frame: bytes) -> list[tuple[int, bytes]]:
+    """Read the records of a frame: kind and body. Raises JournalError: their sizes do not add up."""
+    found = []
+    at, end = 0, len(frame)
+    unpack = _RECORD.unpack_from
+    try:
+        while at < end:
+            kind, size = unpack(frame, at)
+            at += 5 + size
+            found.append((kind, frame[at - size : at]))
+    except struct.error:
+        at = end + 1
+    if at != end:
+        raise JournalError("holds a record that is cut off")
+    return found
+
+
+# ---------------------------------------------------------------- records
+
+_MESSAGE = struct.Struct(">QBQHI")
+_RUN = struct.Struct(">QBIIIHI")
+_SESSION = struct.Struct(">IBBdQQHI")
+_AGES = struct.Struct(">QQ")
+_SUBSCRIBED = struct.Struct(">IBI")
+_OUTGOING = struct.Struct(">IHQBIH")
+_SENT_RUN = struct.Struct(">IHHQB")
+_PUMPED = struct.Struct(">IHHQ")
+_RETAINED = struct.Struct(">QQQQB16sHI")
+_LOGGED = struct.Struct(">16sQIIQ")
+_WHOLE = struct.Struct(">QQ")
+_NUMBER = struct.Struct(">I")
+_BEGAN = struct.Struct(">Idd")
+
+NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
+"""Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection began with Clean Start; has a
+will; says at which listener it came in; whose it is; and when it was born."""
+
+
+class MessageRecord(NamedTuple):
+    """MESSAGE. `properties` as in `message.Message`; `expires`: ms."""
+
+    number: int
+    qos: int
+    retain: bool
+    expires: int
+    topic: bytes
+    properties: bytes
+    payload: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        size = _MESSAGE.size + len(self.topic) + len(self.properties) + len(self.payload)
+        flags = self.qos | self.retain << 2
+        head = _MESSAGE.pack(self.number, flags, self.expires, len(self.topic), len(self.properties))
+        return b"".join((_RECORD.pack(1, size), head, self.topic, self.properties, self.payload))
+
+    @classmethod
+    def decode(cls, body: bytes) -> MessageRecord:
+        """Decode a body. Raises struct.error."""
+        number, flags, expires, topic, properties = _MESSAGE.unpack_from(body)
+        middle = _MESSAGE.size + topic
+        end = middle + properties
+        return cls(number, flags & 3, flags & 4 != 0, expires, body[_MESSAGE.size : middle], body[middle:end], body[end:])
+
+
+class RunRecord(NamedTuple):
+    """RUN: packets of `size` bytes each in `data`, whose payload begins at `payload`; `number`: of the first."""
+
+    number: int
+    qos: int
+    size: int
+    payload: int
+    topic: bytes
+    properties: bytes
+    data: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        size = _RUN.size + len(self.topic) + len(self.properties) + len(self.data)
+        head = _RUN.pack(self.number, self.qos, self.size, self.payload, len(self.data), len(self.topic), len(self.properties))
+        return b"".join((_RECORD.pack(2, size), head, self.topic, self.properties, self.data))
+
+    @classmethod
+    def decode(cls, body: bytes) -> RunRecord:
+        """Decode a body. Raises struct.error."""
+        number, qos, size, payload, _, topic, properties = _RUN.unpack_from(body)
+        middle = _RUN.size + topic
+        end = middle + properties
+        return cls(number, qos, size, payload, body[_RUN.size : middle], body[middle:end], body[end:])
+
+    @property
+    def messages(self) -> int:
+        """How many they are."""
+        return len(self.data) // self.size
+
+    def message(self, number: int) -> MessageRecord:
+        """Return one of them."""
+        at = (number - self.number) * self.size
+        payload = self.data[at + self.payload : at + self.size]
+        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload)
+
+
+class SessionRecord(NamedTuple):
+    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by `encode_will`, b"": none;
+    `listener`: where its last connection came in, None: not known."""
+
+    number: int
+    flags: int
+    version: int
+    expiry: float
+    stamp: int
+    gone: int
+    client_id: bytes
+    username: bytes
+    will: bytes
+    listener: bytes | None = None
+    owner: bytes | None = None
+    ages: tuple[int, int] = (0, 0)
+    """when it was born, and its floor (see `session_owner`)"""
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        flags = self.flags | CAME_IN if self.listener is not None else self.flags
+        flags |= (OWNED if self.owner is not None else 0) | (AGED if self.ages != (0, 0) else 0)
+        head = _SESSION.pack(
+            self.number, flags, self.version, self.expiry, self.stamp, self.gone, len(self.client_id), len(self.username)
+        )
+        where = b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
+        whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
+        ages = _AGES.pack(*self.ages) if flags & AGED else b""
+        body = b"".join((head, self.client_id, self.username, where, whose, ages, self.will))
+        return _RECORD.pack(3, len(body)) + body
+
+    @classmethod
+    def decode(cls, body: bytes) -> SessionRecord:
+        """Decode a body. Raises struct.error."""
+        number, flags, version, expiry, stamp, gone, size, username = _SESSION.unpack_from(body)
+        middle = _SESSION.size + size
+        end = at = middle + username
+        listener = None
+        if flags & CAME_IN:
+            at = end + 2 + int.from_bytes(body[end : end + 2], "big")
+            listener = body[end + 2 : at]
+        owner, ages = None, (0, 0)
+        if flags & OWNED:
+            begin, at = at + 4, at + 4 + int.from_bytes(body[at : at + 4], "big")
+            owner = body[begin:at]
+        if flags & AGED:
+            ages, at = _AGES.unpack_from(body, at), at + _AGES.size
+        client_id, name = body[_SESSION.size : middle], body[middle:end]
+        flags &= ~(CAME_IN | OWNED | AGED)
+        return cls(number, flags, version, expiry, stamp, gone, client_id, name, body[at:], listener, owner, ages)
+
+
+class SubscribedRecord(NamedTuple):
+    """SUBSCRIBED. `options`: QoS, 4 No Local, 8 Retain As Published."""
+
+    session: int
+    options: int
+    identifier: int
+    filter: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        head = _SUBSCRIBED.pack(self.session, self.options, self.identifier)
+        return _RECORD.pack(5, len(head) + len(self.filter)) + head + self.filter
+
+    @classmethod
+    def decode(cls, body: bytes) -> SubscribedRecord:
+        """Decode a body. Raises struct.error."""
+        session, options, identifier = _SUBSCRIBED.unpack_from(body)
+        return cls(session, options, identifier, body[_SUBSCRIBED.size :])
+
+
+class OutgoingRecord(NamedTuple):
+    """QUEUED and SENT: message `number` is for a session. `ids`: encoded subscription identifiers; `shared`: the filter of the
+    shared subscription that it comes from, b"" for none; `packet_id`: 0 while it waits."""
+
+    session: int
+    packet_id: int
+    number: int
+    qos: int
+    retain: bool
+    ids: bytes
+    shared: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        flags = self.qos | self.retain << 2
+        head = _OUTGOING.pack(self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared))
+        kind = Kind.SENT if self.packet_id else Kind.QUEUED
+        return b"".join((_RECORD.pack(kind, len(head) + len(self.ids) + len(self.shared)), head, self.ids, self.shared))
+
+    @classmethod
+    def decode(cls, body: bytes) -> OutgoingRecord:
+        """Decode a body. Raises struct.error."""
+        session, packet_id, number, flags, ids, _ = _OUTGOING.unpack_from(body)
+        end = _OUTGOING.size + ids
+        return cls(session, packet_id, number, flags & 3, flags & 4 != 0, body[_OUTGOING.size : end], body[end:])
+
+
+class RetainedRecord(NamedTuple):
+    """RETAINED. `time`, `key`, `sequence`, `death`: as in `retained_index.Mark`; `expires`: ms; an empty payload deletes."""
+
+    time: int
+    death: int
+    expires: int
+    sequence: int
+    qos: int
+    key: bytes
+    topic: bytes
+    properties: bytes
+    payload: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        size = _RETAINED.size + len(self.topic) + len(self.properties) + len(self.payload)
+        head = _RETAINED.pack(
+            self.time, self.death, self.expires, self.sequence, self.qos, self.key, len(self.topic), len(self.properties)
+        )
+        return b"".join((_RECORD.pack(13, size), head, self.topic, self.properties, self.payload))
+
+    @classmethod
+    def decode(cls, body: bytes) -> RetainedRecord:
+        """Decode a body. Raises struct.error."""
+        time, death, expires, sequence, qos, key, topic, properties = _RETAINED.unpack_from(body)
+        middle = _RETAINED.size + topic
+        end = middle + properties
+        return cls(time, death, expires, sequence, qos, key, body[_RETAINED.size : middle], body[middle:end], body[end:])
+
+    @staticmethod
+    def topic_of(body: bytes) -> bytes:
+        """Return the topic alone of a body. Raises struct.error."""
+        return body[_RETAINED.size : _RETAINED.size + _RETAINED.unpack_from(body)[6]]
+
+
+class LoggedRecord(NamedTuple):
+    """LOGGED: so many messages from `sequence` on of origin `key` (16 characters), as in `replay_log.Entry`. `at`: when they came
+    to this broker (ms); what expires does so so long after it as `data` says."""
+
+    key: bytes
+    sequence: int
+    messages: int
+    step: int
+    at: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        head = _LOGGED.pack(self.key, self.sequence, self.messages, self.step, self.at)
+        return b"".join((_RECORD.pack(14, len(head) + len(self.data)), head, self.data))
+
+    @classmethod
+    def decode(cls, body: bytes) -> LoggedRecord:
+        """Decode a body. Raises struct.error."""
+        key, sequence, messages, step, at = _LOGGED.unpack_from(body)
+        return cls(key, sequence, messages, step, at, body[_LOGGED.size :])
+
+
+def encode_end(session: int) -> bytes:
+    """Return END."""
+    return _RECORD.pack(4, 4) + _NUMBER.pack(session)
+
+
+def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
+    """Return UNSUBSCRIBED."""
+    return _RECORD.pack(6, 4 + len(topic_filter)) + _NUMBER.pack(session) + topic_filter
+
+
+def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:
+    """Return SENT_RUN: `count` messages from `number` on are in flight, from `packet_id` on."""
+    return _RECORD.pack(9, _SENT_RUN.size) + _SENT_RUN.pack(session, packet_id, count, number, qos)
+
+
+def encode_pumped(session: int, packet_id: int, count: int, number: int) -> bytes:
+    """Return PUMPED: the `count` messages from the one with `number` on that waited first are in flight."""
+    return _RECORD.pack(10, _PUMPED.size) + _PUMPED.pack(session, packet_id, count, number)
+
+
+def encode_settled(session: int, packets: bytes) -> bytes:
+    """Return SETTLED: acknowledgements of 4 bytes each, all of one kind."""
+    return _RECORD.pack(11, 4 + len(packets)) + _NUMBER.pack(session) + packets
+
+
+def encode_incoming(session: int, packet_ids: bytes) -> bytes:
+    """Return INCOMING: packet identifiers of 2 bytes each."""
+    return _RECORD.pack(12, 4 + len(packet_ids)) + _NUMBER.pack(session) + packet_ids
+
+
+def encode_retained(body: bytes) -> bytes:
+    """Return RETAINED, whose body is known."""
+    return _RECORD.pack(13, len(body)) + body
+
+
+def encode_seen(vector: bytes) -> bytes:
+    """Return SEEN: a vector as `codec` encodes it."""
+    return _RECORD.pack(15, len(vector)) + vector
+
+
+def encode_shared(body: bytes) -> bytes:
+    """Return SHARED."""
+    return _RECORD.pack(17, len(body)) + body
+
+
+def encode_begins(session: int, vector: bytes) -> bytes:
+    """Return BEGINS: a vector as `codec` encodes it."""
+    return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
+
+
+class BeganRecord(NamedTuple):
+    """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that; `origins`: those that are open."""
+
+    session: int
+    at: float
+    offset: float
+    origins: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        body = _BEGAN.pack(self.session, self.at, self.offset) + b"".join(self.origins)
+        return _RECORD.pack(19, len(body)) + body
+
+    @classmethod
+    def decode(cls, body: bytes) -> BeganRecord:
+        """Decode a body. Raises struct.error."""
+        origins = tuple(body[at : at + 16] for at in range(_BEGAN.size, len(body), 16))
+        number, at, offset = _BEGAN.unpack_from(body)
+        return cls(number, at, offset, origins)
+
+
+def encode_whole(generation: int, size: int) -> bytes:
+    """Return WHOLE. `size`: bytes that it took to say everything once."""
+    return _RECORD.pack(16, _WHOLE.size) + _WHOLE.pack(generation, size)
+
+
+def decode_number(body: bytes) -> tuple[int, bytes]:
+    """Decode END, UNSUBSCRIBED, SETTLED, INCOMING and BEGINS: the session's number, and the rest. Raises struct.error."""
+    return _NUMBER.unpack_from(body)[0], body[4:]
+
+
+def decode_sent_run(body: bytes) -> tuple[int, int, int, int, int]:
+    """Decode SENT_RUN. Raises struct.error."""
+    found: tuple[int, int, int, int, int] = _SENT_RUN.unpack(body)
+    return found
+
+
+def decode_pumped(body: bytes) -> tuple[int, int, int, int]:
+    """Decode PUMPED. Raises struct.error."""
+    found: tuple[int, int, int, int] = _PUMPED.unpack(body)
+    return found
+
+
+def decode_whole(body: bytes) -> tuple[int, int]:
+    """Decode WHOLE: generation, size. Raises struct.error."""
+    found: tuple[int, int] = _WHOLE.unpack(body)
+    return found

@@ -1,0 +1,545 @@
+"""What the records of a journal add up to, and a node that is made of it (docs/decisions/0021). Pure.
+
+Records say what changed, so they are taken in their order. What refers to a session or a message that is not known is skipped:
+the beginning of a journal is forgotten once everything that was known then has been said again, session by session.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from broker.base import limits
+from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.link.codec import decode_vector, split_key, subtract
+from broker.cluster.sessions.session_codec import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
+from broker.core.memory_limit import will_memory
+from broker.core.message import Message
+from broker.core.retained_index import Mark, place_of
+from broker.core.session import NEVER, RELEASED, Session
+from broker.persistence import shared_records
+from broker.persistence.records import (
+    CLEAN,
+    HAS_WILL,
+    NAMED,
+    NEW,
+    BeganRecord,
+    JournalError,
+    Kind,
+    LoggedRecord,
+    MessageRecord,
+    OutgoingRecord,
+    RetainedRecord,
+    RunRecord,
+    SessionRecord,
+    SubscribedRecord,
+    decode_number,
+    decode_pumped,
+    decode_sent_run,
+    decode_whole,
+    encode_begins,
+    encode_incoming,
+    encode_retained,
+    encode_seen,
+    encode_settled,
+    encode_shared,
+    read_records,
+)
+from broker.wire.constants import WILL
+from broker.wire.errors import WireError
+from broker.wire.packets import Will
+from broker.wire.properties import Property, decode_properties, encode_properties
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+SAME_CLOCK = 5.0
+"""s; the time of day may have been set by as much. If it is further from our clock than it was, that one is another one: the
+machine was started since, or slept, which takes longer, so nobody can say when something was."""
+
+Waiting = tuple[int, int, bool, bytes, bytes]
+"""A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared subscription."""
+
+
+class Kept:
+    """A session as the records have it."""
+
+    __slots__ = ("began", "begins", "head", "incoming", "inflight", "last", "queue", "subscriptions")
+
+    def __init__(self, head: SessionRecord) -> None:
+        self.head = head
+        self.subscriptions: dict[bytes, SubscribedRecord] = {}
+        self.begins = b""  # a vector
+        self.began: BeganRecord | None = None
+        self.queue: deque[Waiting] = deque()
+        self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
+        self.incoming: set[int] = set()
+        self.last = 0  # packet identifier given out
+
+
+class Image:
+    """All that a journal says."""
+
+    __slots__ = (
+        "_late", "_older_shared", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen",
+        "sessions", "shared", "size", "skipped",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Kept] = {}
+        self.messages: dict[int, bytes | RunRecord] = {}
+        self.retained: dict[bytes, bytes] = {}  # topic -> body
+        self.logged: list[LoggedRecord] = []
+        self.seen: dict[bytes, bytes] = {}  # id and boot of an origin -> its part of a vector
+        self.shared: list[bytes] = []  # bodies
+        self._older_shared = 0  # of these, as `older`
+        self.alive = 0  # ms; the time of day of the last frame
+        self.numbers = [0, 0]  # the highest of a message, and of a session
+        self.size = 0  # bytes in which everything was said once, the last time
+        self.skipped = 0  # records that cannot be read
+        self.older = 0  # of `logged`, what is in older generations than the present one
+        self._said: dict[int, set[Any]] = {}  # sessions, topics and origins of which it says everything; empty in the first one
+        self._late: list[bytes] | None = None  # frames of a generation that may not count
+        self._take: dict[int, Callable[[bytes], None]] = {
+            Kind.MESSAGE: self._message,
+            Kind.RUN: self._run,
+            Kind.SESSION: self._session,
+            Kind.END: self._end,
+            Kind.SUBSCRIBED: self._subscribed,
+            Kind.UNSUBSCRIBED: self._unsubscribed,
+            Kind.QUEUED: self._queued,
+            Kind.SENT: self._sent,
+            Kind.SENT_RUN: self._sent_run,
+            Kind.PUMPED: self._pumped,
+            Kind.SETTLED: self._settled,
+            Kind.INCOMING: self._incoming,
+            Kind.RETAINED: self._retained,
+            Kind.LOGGED: self._logged,
+            Kind.SEEN: self._seen,
+            Kind.WHOLE: self._whole,
+            Kind.SHARED: self.shared.append,
+            Kind.BEGINS: self._begins,
+            Kind.BEGAN: self._began,
+        }
+
+    def begin(self, *, anew: bool = False) -> None:
+        """A generation begins; the frames that follow are its own. `anew`: something before it could not be written, so they do
+        not count before all is said again: what they change is not what is there."""
+        self.older, self._older_shared = len(self.logged), len(self.shared)
+        there = self.sessions or self.retained or self.seen
+        self._said = {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
+        self._late = [] if anew and (there or self.logged) else None
+
+    def take(self, wall: int, frame: bytes) -> None:
+        """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
+        self.alive = wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
+        records = read_records(frame)
+        if self._late is not None:
+            if all(kind != Kind.WHOLE for kind, _ in records):
+                self._late.append(frame)
+                return
+            late, self._late = self._late, None
+            for before in late:
+                self._handle(read_records(before))
+        self._handle(records)
+
+    def _handle(self, records: list[tuple[int, bytes]]) -> None:
+        take = self._take
+        for kind, body in records:
+            handler = take.get(kind)
+            if handler is None:
+                raise JournalError(f"holds a record of the kind {kind}, which this release does not know")
+            try:
+                handler(body)
+            except (struct.error, IndexError, UnicodeDecodeError):
+                self.skipped += 1  # a checksum says that it was written like that: a fault of ours, and not of the disk
+
+    # ---------------------------------------------------------------- once more
+
+    def records(self, size: int) -> Iterator[list[bytes]]:
+        """Say all that is known, each thing once, in pieces of about `size` bytes; what they are taken for is the same again."""
+        piece: list[bytes] = []
+        found = 0
+        for record in self._everything():
+            piece.append(record)
+            found += len(record)
+            if found >= size:
+                yield piece
+                piece, found = [], 0
+        if piece:
+            yield piece
+
+    def _everything(self) -> Iterator[bytes]:
+        said: set[int] = set()
+        for number, kept in self.sessions.items():
+            yield kept.head._replace(flags=kept.head.flags | NEW).encode()
+            for subscription in kept.subscriptions.values():
+                yield subscription.encode()
+            if kept.begins:
+                yield encode_begins(number, kept.begins)
+            if kept.began is not None:
+                yield kept.began.encode()
+            if kept.incoming:
+                yield encode_incoming(number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming))
+            for packet_id, waiting in [*kept.inflight.items(), *((0, waiting) for waiting in kept.queue)]:
+                if waiting is None:
+                    yield encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big"))
+                elif (message := self.message(waiting[0])) is not None:
+                    if message.number not in said:
+                        said.add(message.number)
+                        yield message.encode()
+                    yield OutgoingRecord(number, packet_id, *waiting).encode()
+        for body in self.retained.values():
+            yield encode_retained(body)
+        for record in self.logged:
+            yield record.encode()
+        yield from map(encode_shared, self.shared)
+        yield encode_seen(b"".join(self.seen.values()))
+
+    # ---------------------------------------------------------------- messages
+
+    def _message(self, body: bytes) -> None:
+        number = int.from_bytes(body[:8], "big")
+        self.messages[number] = body
+        self.numbers[0] = max(self.numbers[0], number)
+
+    def _run(self, body: bytes) -> None:
+        run = RunRecord.decode(body)
+        last = run.number + run.messages - 1
+        self.messages.update(dict.fromkeys(range(run.number, last + 1), run))
+        self.numbers[0] = max(self.numbers[0], last)
+
+    def message(self, number: int) -> MessageRecord | None:
+        """Return a message by its number."""
+        found = self.messages.get(number)
+        if isinstance(found, RunRecord):
+            return found.message(number)
+        return None if found is None else MessageRecord.decode(found)
+
+    # ---------------------------------------------------------------- sessions
+
+    def _session(self, body: bytes) -> None:
+        head = SessionRecord.decode(body)
+        self.numbers[1] = max(self.numbers[1], head.number)
+        known = self.sessions.get(head.number)
+        if head.flags & NEW:
+            self.sessions[head.number] = Kept(head)
+            if self._said:
+                self._said[Kind.SESSION].add(head.number)
+        elif known is not None:
+            known.head = head
+
+    def _end(self, body: bytes) -> None:
+        self.sessions.pop(decode_number(body)[0], None)
+
+    def _subscribed(self, body: bytes) -> None:
+        record = SubscribedRecord.decode(body)
+        if (kept := self.sessions.get(record.session)) is not None:
+            kept.subscriptions[record.filter] = record
+
+    def _unsubscribed(self, body: bytes) -> None:
+        number, topic_filter = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.subscriptions.pop(topic_filter, None)
+
+    def _begins(self, body: bytes) -> None:
+        number, vector = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.begins, kept.began = vector, None
+
+    def _began(self, body: bytes) -> None:
+        record = BeganRecord.decode(body)
+        if (kept := self.sessions.get(record.session)) is not None:
+            kept.began = record
+
+    def _queued(self, body: bytes) -> None:
+        session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
+        if (kept := self.sessions.get(session)) is not None:
+            kept.queue.append((number, qos, retain, ids, shared))
+
+    def _sent(self, body: bytes) -> None:
+        session, packet_id, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
+        if (kept := self.sessions.get(session)) is not None:
+            kept.inflight[packet_id] = (number, qos, retain, ids, shared)
+            kept.last = packet_id
+
+    def _sent_run(self, body: bytes) -> None:
+        session, packet_id, count, number, qos = decode_sent_run(body)
+        if (kept := self.sessions.get(session)) is not None:
+            for index in range(count):
+                kept.inflight[packet_id + index] = (number + index, qos, False, b"", b"")
+            kept.last = packet_id + count - 1
+
+    def _pumped(self, body: bytes) -> None:
+        """Those at the head that are another one's had expired, or were too large."""
+        session, packet_id, count, number = decode_pumped(body)
+        if (kept := self.sessions.get(session)) is None or not any(waiting[0] == number for waiting in kept.queue):
+            return
+        while kept.queue[0][0] != number:
+            kept.queue.popleft()
+        for index in range(min(count, len(kept.queue))):
+            kept.inflight[packet_id + index] = kept.queue.popleft()
+        kept.last = packet_id + count - 1
+
+    def _settled(self, body: bytes) -> None:
+        number, packets = decode_number(body)
+        if (kept := self.sessions.get(number)) is None or not packets:
+            return
+        kind = packets[0]
+        for at in range(0, len(packets), 4):
+            packet_id = packets[at + 2] << 8 | packets[at + 3]
+            if kind == 0x62:
+                kept.incoming.discard(packet_id)
+            elif kind == 0x50:
+                kept.inflight[packet_id] = None
+            else:
+                kept.inflight.pop(packet_id, None)
+
+    def _incoming(self, body: bytes) -> None:
+        number, packet_ids = decode_number(body)
+        if (kept := self.sessions.get(number)) is not None:
+            kept.incoming.update(packet_ids[at] << 8 | packet_ids[at + 1] for at in range(0, len(packet_ids), 2))
+
+    # ---------------------------------------------------------------- the rest
+
+    def _retained(self, body: bytes) -> None:
+        topic = RetainedRecord.topic_of(body)
+        self.retained[topic] = body
+        if self._said:
+            self._said[Kind.RETAINED].add(topic)
+
+    def _logged(self, body: bytes) -> None:
+        self.logged.append(LoggedRecord.decode(body))
+
+    def _seen(self, body: bytes) -> None:
+        at = 0
+        while at + 19 <= len(body):
+            end = at + 19 + 12 * body[at + 18]
+            origin = body[at : at + 12]
+            self.seen[origin] = body[at:end]
+            if self._said:
+                self._said[Kind.SEEN].add(origin)
+            at = end
+
+    def _whole(self, body: bytes) -> None:
+        """What is not in this generation is over, although older ones are still there: they were to be deleted."""
+        self.size = decode_whole(body)[1]
+        if self._said:
+            _keep_only(self.sessions, self._said[Kind.SESSION])
+            _keep_only(self.retained, self._said[Kind.RETAINED])
+            _keep_only(self.seen, self._said[Kind.SEEN])
+        del self.logged[: self.older]
+        del self.shared[: self._older_shared]
+        self.older, self._older_shared, self._said = 0, 0, {}
+
+
+def _keep_only(found: dict[Any, Any], said: set[Any]) -> None:
+    for name in found.keys() - said:
+        del found[name]
+
+
+# ---------------------------------------------------------------- wills
+
+
+def encode_will(will: Will | None) -> bytes:
+    """Encode a will; b"" for none."""
+    if will is None:
+        return b""
+    topic = will.topic.encode()
+    head = bytes((will.qos | will.retain << 2,)) + len(topic).to_bytes(2, "big")
+    return head + topic + encode_properties(will.properties) + will.payload
+
+
+def decode_will(data: bytes) -> Will | None:
+    """Decode a will. Raises WireError, IndexError, UnicodeDecodeError."""
+    if not data:
+        return None
+    end = 3 + int.from_bytes(data[1:3], "big")
+    properties, payload = decode_properties(data, end, WILL)
+    return Will(data[3:end].decode(), data[payload:], data[0] & 3, data[0] & 4 != 0, properties)
+
+
+# ---------------------------------------------------------------- a node of it
+
+
+def _published(record: LoggedRecord) -> tuple[int, int]:
+    """Order: start of this broker, number."""
+    return split_key(record.key)[1], record.sequence
+
+
+class Recovery:
+    """Makes a node that has just been made, and to which nobody is connected yet, what an image says."""
+
+    def __init__(self, node: Node, image: Image, now: float) -> None:
+        self.node = node
+        self.image = image
+        self.now = now
+        self.wall = node.federation.retention.clock.physical(now)
+        self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
+        """when the broker did at the latest (ms): connections that it had ended then"""
+        self.made: dict[int, Message] = {}
+
+    def run(self) -> list[tuple[int, Session]]:
+        """Do it; returns the sessions with their numbers. Wills and sessions whose time has come follow with the first tick."""
+        node = self.node
+        self._retain()
+        found = []
+        for number, kept in self.image.sessions.items():
+            session = self._session(kept)
+            if session is not None:
+                found.append((number, session))
+        self.made.clear()
+        self._log()
+        self._see()
+        self.image.skipped += shared_records.restore(node, self.image.shared)
+        return [(number, session) for number, session in found if node.sessions.get(session.client_id) is session]
+
+    def _log(self) -> None:
+        """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
+        node, relay = self.node, self.node.relay
+        relay.down = max(0, self.wall - self.image.alive) / 1000
+        horizon = self.image.alive - limits.LOG_AGE * 1000
+        away = node.federation.absents.earliest()
+        if away is not None:  # what had left the log may not have been written to its tail yet
+            horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
+        known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
+        latest = self.now - limits.LOG_AGE
+        for record in sorted(self.image.logged, key=_published):
+            if record.at < horizon or record.key == relay.key or (record.key, record.sequence) in known:
+                continue
+            known.add((record.key, record.sequence))
+            try:
+                message = next(read_link_packets(record.data, self._expires(record.at) or self.now))[2]
+            except (WireError, StopIteration):
+                self.image.skipped += 1
+                continue
+            at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
+            at = latest = max(latest, min(self.now, at))  # the clock may have been set meanwhile
+            if record.step:
+                entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
+            else:
+                entry = Entry(record.key, record.sequence, record.data, message, at)
+            relay.remember(record.key, record.sequence + record.messages - 1)
+            relay.log.append(entry)
+            relay.log.chosen = relay.log.end
+        if len(relay.ours) > 1:
+            node.federation.streams.tell_earlier()
+        node.federated = node.federated or bool(self.image.logged)
+
+    def _see(self) -> None:
+        """Go on with other brokers' messages where we were, if a session is there for what was published meanwhile."""
+        node, relay = self.node, self.node.relay
+        if not node.sessions:
+            return
+        try:
+            seen = decode_vector(b"".join(self.image.seen.values()), self.now)
+        except WireError:
+            self.image.skipped += 1
+            return
+        for key, window in seen.items():
+            broker_id, boot = split_key(key)
+            if broker_id == node.config.id:
+                relay.since = min(relay.since, boot)
+            elif key not in relay.vector:
+                window.counters = node.counters
+                relay.vector[key] = window
+                if node.federation.streams.active:
+                    node.federation.streams.met(key, window)
+                else:
+                    window.owed, window.begin = list(window.gaps), window.top
+                if window.top:  # what has been here is in no log any more: others that lack it have to have it fetched
+                    window.history = subtract([(1, window.top)], window.gaps)
+
+    def _expires(self, at: int) -> float | None:
+        return None if not at else self.now + (at - self.wall) / 1000
+
+    def _retain(self) -> None:
+        node, retention = self.node, self.node.federation.retention
+        if not node.config.retain_available:
+            return
+        store = node.retained
+        now, wall = self.now, self.wall
+        newest = 0
+        bodies = self.image.retained
+        for name in list(bodies):
+            record = RetainedRecord.decode(bodies.pop(name))  # what it took is free at once
+            newest = max(newest, record.time)
+            topic = record.topic
+            message = Message(topic, record.payload, record.qos, True, record.properties, self._expires(record.expires), None)
+            mark = Mark(topic, place_of(topic), record.time, record.key, record.sequence, record.death, record.qos)
+            store.bring_back(message, mark, now, wall)
+        retention.clock.merge(newest, now)
+        node.counters.retained_loaded += len(store)
+
+    def _message(self, number: int) -> Message | None:
+        """Return a message, one object for all sessions that have it."""
+        message = self.made.get(number)
+        if message is None and (record := self.image.message(number)) is not None:
+            expires_at = self._expires(record.expires)
+            message = Message(record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, None)
+            message.number = number
+            self.made[number] = message
+        return message
+
+    def _items(self, kept: Kept, shared: dict[bytes, int]) -> Iterable[Item]:
+        for packet_id, sent in kept.inflight.items():
+            if sent is None:
+                yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
+            elif (message := self._message(sent[0])) is not None:
+                yield Item(IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4]))
+        for number, qos, retain, ids, group in kept.queue:
+            if (message := self._message(number)) is not None:
+                yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
+
+    def _session(self, kept: Kept) -> Session | None:
+        node, head = self.node, kept.head
+        try:
+            client_id, will = head.client_id.decode(), decode_will(head.will) if head.flags & HAS_WILL else None
+            username = head.username.decode() if head.flags & NAMED else None
+            state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
+            state.owner = None if head.owner is None else head.owner.decode()
+            state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
+            state.before = decode_vector(kept.begins, self.now)
+            if kept.began is not None and abs(kept.began.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK:
+                state.began, state.open = kept.began.at, set(kept.began.origins)
+            shared: dict[bytes, int] = {}
+            for topic_filter, s in kept.subscriptions.items():
+                if topic_filter.startswith(b"$share/"):
+                    shared[topic_filter] = len(state.subscriptions)
+                options = s.options
+                subscription = (topic_filter.decode(), options & 3, options & 4 != 0, options & 8 != 0, s.identifier)
+                state.subscriptions.append(subscription)
+        except (WireError, UnicodeDecodeError, IndexError):
+            self.image.skipped += 1
+            return None
+        state.items = list(self._items(kept, shared))
+        if (old := node.sessions.get(client_id)) is not None:
+            old.will = None
+            node.end_session(old)
+        session = node.sessions[client_id] = Session(node, client_id)
+        session.listener = None if head.listener is None else head.listener.decode(errors="replace")
+        if session.listener is None:  # what it may is asked when it comes
+            session.permissions = None
+        else:
+            session.permissions = node.permissions(username, client_id, session.listener)
+        session.version = head.version
+        session.clean = head.flags & CLEAN != 0
+        restore(state, session, node.fanout)
+        session.stamp = head.stamp
+        session.will = will
+        session.will_memory = will_memory(will)
+        node.federation.retention.clock.merge(head.stamp, self.now)
+        self._arm(session, head.gone or self.died)
+        node.counters.sessions_loaded += 1
+        return session
+
+    def _arm(self, session: Session, gone: int) -> None:
+        """Have the session end, and its will sent, when it is time: so long after its connection ended, whoever ended that."""
+        node, since = self.node, self.now - max(0, self.wall - gone) / 1000
+        if session.expiry != NEVER:
+            session.expiry_timer = node.schedule(since + session.expiry, lambda now: node.expire(session))
+        if session.will is not None:
+            delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+            session.will_timer = node.schedule(since + min(delay, session.expiry), lambda now: node.send_will(session))

@@ -1,0 +1,109 @@
+"""What a journal says of shared subscriptions, and going on with it (docs/decisions/0015, 0021). Pure.
+
+    CLOSED   refs of messages of ours that a member elsewhere has acknowledged, or that were given to another one
+    TAKEN    refs of messages of other brokers that were granted to members here
+    COVERED  mark of a group, origin (a life of ours), u64 ms since when the group is known (0: it is not), numbers that it got
+
+Refs are encoded as between brokers (`assignment_ledger`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.base.sequence_set import encode_pairs
+from broker.cluster.link.codec import Ranges
+from broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
+from broker.persistence.records import encode_shared
+from broker.wire.errors import MalformedPacket
+from routing.group_selection import MARK_SIZE
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+CLOSED, TAKEN, COVERED = 1, 2, 3
+
+KEY = 16
+_HEAD = 1 + MARK_SIZE + KEY + 8
+PIECE = 1000
+"""refs of one record."""
+
+PASSED = 4
+"""entries of the log that are looked at in one step."""
+
+
+def closed(refs: list[Ref]) -> bytes:
+    """Return the record of messages that nobody else is to be given."""
+    return b"".join(encode_shared(body) for body in encode_refs([(CLOSED, ref) for ref in refs]))
+
+
+def taken(refs: list[Ref]) -> bytes:
+    """Return the record of messages that members here got."""
+    return b"".join(encode_shared(body) for body in encode_refs([(TAKEN, ref) for ref in refs]))
+
+
+def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
+    """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0: it is not known."""
+    return encode_shared(bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges))
+
+
+def everything(node: Node) -> Iterator[bytes]:
+    """Return records of all that is known, and b"" for some steps without one."""
+    federation, now = node.federation, node.now
+    wall = federation.retention.clock.physical(now)
+    for mark, key, ranges, since in list(federation.catchup.covered()):
+        yield covered(mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000)))
+    refs: list[Ref] = []
+    for ref in federation.custody.taken.refs():
+        refs.append(ref)
+        if len(refs) >= PIECE:
+            yield taken(refs)
+            refs = []
+    open_refs = federation.assignments.ledger.refs
+    if refs:
+        yield taken(refs)
+    refs = []
+    log = node.relay.log
+    for number, entry in enumerate(chain.from_iterable(log.pieces() if log.chosen > log.begin else ())):
+        if not number % PASSED:
+            yield b""
+        choice = entry.choice if entry.key in node.relay.ours and entry.qos else None
+        if choice is not None:
+            refs += [ref for _, mark in choice.entries if (ref := (entry.key, entry.sequence, mark)) not in open_refs]
+        if len(refs) >= PIECE:
+            yield closed(refs)
+            refs = []
+    if refs:
+        yield closed(refs)
+
+
+def restore(node: Node, bodies: list[bytes]) -> int:
+    """Go on with what the records of a journal say; returns how many cannot be read."""
+    over: set[Ref] = set()
+    groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
+    federation, now = node.federation, node.now
+    wall = federation.retention.clock.physical(now)
+    bad = 0
+    for body in bodies:
+        if body[:1] == bytes((COVERED,)):
+            mark, key = body[1 : 1 + MARK_SIZE], body[1 + MARK_SIZE : 1 + MARK_SIZE + KEY]
+            since = int.from_bytes(body[_HEAD - 8 : _HEAD], "big")
+            ranges = [
+                (int.from_bytes(body[at : at + 6], "big"), int.from_bytes(body[at + 6 : at + 12], "big"))
+                for at in range(_HEAD, len(body), 12)
+            ]
+            groups[mark, key] = (mark, key, ranges, now - max(0, wall - since) / 1000 if since else None)
+            continue
+        try:
+            for operation, ref in decode_refs(body):
+                if operation == TAKEN:
+                    federation.custody.taken.add(ref, now)
+                else:
+                    over.add(ref)
+        except MalformedPacket:
+            bad += 1
+    federation.catchup.restore(groups.values(), over)
+    federation.assignments.restore(over)
+    return bad

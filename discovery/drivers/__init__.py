@@ -1,0 +1,1 @@
+"""What carries announcements: UDP multicast, names of seeds. They move bytes and decide nothing."""

@@ -1,0 +1,446 @@
+"""The table of the other brokers: their addresses, which of them are linked, who dials whom, and who is forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from discovery.address import Address, is_loopback, is_wildcard, normal_host
+from discovery.dialler import NEVER, Dialler, Target
+from discovery.effects import Identity, MembershipConfig
+from discovery.seeds import MAX_SEEDS
+
+MAX_MEMBERS = 1024
+"""Ten times the largest federation that is tested; at some 500 bytes each no burden, whoever forges announcements."""
+MAX_ADDRESSES = 4
+"""Addresses of one member that are kept: IPv4 and IPv6 on two networks."""
+MAX_BURIED = 1024
+"""Members that left and of whom gossip is not believed: one life of the member table."""
+MAX_SELVES = 64
+"""Addresses that turned out to be this broker: its interfaces, and the names for them."""
+SELF_RETRY = 300.0
+"""Seconds after which an address that was this broker's own may have become another's."""
+ADDRESS_STAGGER = 0.15
+"""Seconds between the dials of one member's addresses: the first one nearly always answers sooner."""
+REDIAL_JITTER = 0.02
+"""Seconds: all who lose one broker do not dial it in the same instant."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """Another broker. `heard` is when its last own announcement came, `since` when it was learnt or last linked."""
+
+    id: bytes
+    boot: int
+    since: float
+    heard: float = -NEVER
+    name: str = ""
+    linked: bool = False
+    link_boot: int = 0
+    link_since: float = 0.0
+    leaving: bool = False
+    was_linked: bool = False
+    standing: bool = False
+    """A link of `link_boot` stands, whatever boot was announced since."""
+    reachable: bool = False
+    """It is in the same tree, linked or not."""
+    called: bool = False
+    """Its link was dialled by us."""
+    version: int = 0
+    """The roster's version when something about it changed."""
+
+    @property
+    def known(self) -> bool:
+        """Whether it has spoken to us itself: announced itself, or been linked."""
+        return self.was_linked or self.heard > -NEVER
+
+
+@dataclass(slots=True)
+class _Grave:
+    boot: int
+    until: float
+    final: bool
+
+
+class Roster:
+    """Members, their addresses and the dials to them. Decides no state and says nothing to anybody."""
+
+    def __init__(self, config: MembershipConfig, own: Identity, rng: random.Random) -> None:
+        """Begin with no member."""
+        self._config = config
+        self._own = own
+        self._rng = rng
+        self.dialler = Dialler(rng, config.dial_timeout)
+        self.members: dict[bytes, Member] = {}  # longest known first
+        self._owned: dict[bytes, list[Target]] = {}
+        self._graves: dict[bytes, _Grave] = {}  # oldest first
+        self._selves: dict[Address, float] = {}  # until when an address counts as our own
+        self._seeds: dict[str | None, list[Address]] = {}  # name -> addresses, None: from the configuration
+        self.hearsay: set[bytes] = set()  # members that neither announced themselves nor were ever linked or in our tree
+        self.chosen: set[bytes] | None = None  # who is to be linked; None: everybody
+        self.version = 0
+        self.forget_due = NEVER
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def make_room(self, now: float) -> Member | None:
+        """When the table is full, drop and return the oldest member never linked, else the oldest not linked.
+
+        Those in our tree come last; they are not safe, as a neighbour may make up a tree with a thousand brokers in it.
+        """
+        if len(self.members) < MAX_MEMBERS:
+            return None
+        unlinked: Member | None = None
+        best = 4
+        for member in self.members.values():
+            if not (member.linked or member.standing):
+                rank = 2 * member.reachable + member.was_linked
+                if rank < best:
+                    unlinked, best = member, rank
+                if not rank:
+                    break
+        if unlinked is not None:
+            self._drop(unlinked, now)
+        return unlinked
+
+    def add(self, broker_id: bytes, boot: int, now: float) -> bool:
+        """Add a member; False when the table is full of linked ones."""
+        if len(self.members) >= MAX_MEMBERS:
+            return False
+        member = self.members[broker_id] = Member(broker_id, boot, now)
+        self._owned[broker_id] = []
+        self._graves.pop(broker_id, None)
+        self._touch(member)
+        self.forget_due = min(self.forget_due, now + self._config.forget_after)
+        return True
+
+    def reborn(self, member: Member, boot: int, now: float) -> None:
+        """Take note of a higher boot: the link to the former one is dead, whether or not that has been noticed."""
+        member.boot = boot
+        member.since = now
+        member.linked = False
+        member.leaving = False
+        self._graves.pop(member.id, None)
+        self._touch(member)
+        self.forget_due = min(self.forget_due, now + self._config.forget_after)
+        for target in self._owned[member.id]:
+            self.dialler.forgive(target)
+
+    def revived(self, member: Member, now: float) -> None:
+        """Take back `reborn`: who announced the higher boot was another broker with the same id, and left."""
+        member.boot = member.link_boot
+        member.linked = True
+        self._touch(member)
+        for target in self._owned[member.id]:
+            self.dialler.unwant(target)
+
+    def remove(self, member: Member, now: float) -> None:
+        """Forget a member; its seeds are dialled on, slowly, for whoever may come back there."""
+        self._drop(member, now + self._config.beacon)
+
+    def expired(self, now: float) -> list[Member]:
+        """List the members without link or announcement for too long, and plan the next look."""
+        keep = self._config.forget_after
+        gone: list[Member] = []
+        self.forget_due = NEVER
+        for member in self.members.values():
+            if not (member.linked or member.standing or member.reachable):
+                until = max(member.since, member.heard) + keep
+                if until <= now:
+                    gone.append(member)
+                else:
+                    self.forget_due = min(self.forget_due, until)
+        return gone
+
+    def bury(self, broker_id: bytes, boot: int, now: float, final: bool) -> None:
+        """Believe no gossip about this boot for a while; with `final` not even from one who says that it is alive."""
+        self._graves.pop(broker_id, None)
+        if len(self._graves) >= MAX_BURIED:
+            del self._graves[next(iter(self._graves))]
+        self._graves[broker_id] = _Grave(boot, now + self._config.forget_after, final)
+
+    def buried(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
+        """Say whether gossip about this broker is old news. Else the forgetful would remind each other for ever."""
+        grave = self._graves.get(broker_id)
+        if grave is None:
+            return False
+        if grave.until <= now:
+            del self._graves[broker_id]
+            return False
+        return boot <= grave.boot and (grave.final or not alive)
+
+    # --- addresses ---------------------------------------------------------------------------------------------------
+
+    def addresses(self, member: Member) -> tuple[Address, ...]:
+        """Return the addresses of a member, at most MAX_ADDRESSES."""
+        return tuple(target.address for target in self._owned[member.id][:MAX_ADDRESSES])
+
+    def tellable(self, addresses: Sequence[Address], via: Address | None) -> list[Address]:
+        """Drop what cannot be dialled from here: no hosts, wildcards, and the loopback of another host."""
+        far = via is not None and not is_loopback(via.host)
+        told: list[Address] = []
+        for host, port in addresses[:MAX_ADDRESSES]:
+            if 0 < port < 65536 and not is_wildcard(host) and not (far and is_loopback(host)):
+                with contextlib.suppress(ValueError):  # it is going to stand in the log
+                    told.append(Address(normal_host(host), port))
+        return told
+
+    def add_address(self, member: Member, address: Address, now: float, hearsay: bool = False) -> bool:
+        """Note where a member can be dialled; True when that is news. Hearsay replaces nothing that is known."""
+        if self.is_own(address, now):
+            return False
+        target = self.dialler.targets.get(address)
+        if target is not None:
+            holder = self.members[target.owner] if target.owner is not None else None
+            if holder is member:
+                return False
+            if (member if holder is None else holder).linked or (holder is not None and hearsay):
+                return False  # only whoever answers there may take a seed, or an address that works for another
+        if not self._make_space(member, replace=not hearsay and not member.linked):
+            return False
+        self._own_target(self.dialler.add(address), member)
+        return True
+
+    def seed(self, key: str | None, addresses: Iterable[Address], now: float) -> None:
+        """Replace the addresses of one seed; those that are new are dialled at once by everyone."""
+        former = self._seeds.get(key, [])
+        others = {address for name, known in self._seeds.items() if name != key for address in known}
+        current = list(dict.fromkeys(addresses))[: max(0, MAX_SEEDS - len(others))]
+        if current:
+            self._seeds[key] = current
+        else:
+            self._seeds.pop(key, None)
+        for address in former:
+            target = self.dialler.targets.get(address)
+            if target is not None and address not in current and address not in others:
+                self.dialler.trust(target, static=False)
+                if target.owner is None:
+                    self.dialler.remove(target)
+        for address in current:
+            own = self.is_own(address, now)
+            if own and self._selves.get(address, NEVER) == NEVER:
+                continue  # ours for good
+            target = self.dialler.add(address)
+            self.dialler.trust(target, static=True)
+            holder = self.members.get(target.owner) if target.owner is not None else None
+            if own:
+                self.dialler.postpone(target, self._selves[address])
+            elif holder is None:
+                if not target.wanted:
+                    self.dialler.want(target, now)
+            elif not holder.linked:
+                self.want(holder, now)
+
+    def is_own(self, address: Address, now: float) -> bool:
+        """Say whether dialling this address would reach this broker itself."""
+        own = self._own.address
+        if address.port == own.port and (
+            address.host == own.host or (is_wildcard(own.host) and is_loopback(address.host))
+        ):
+            return True
+        until = self._selves.get(address)
+        if until is not None and until <= now:
+            del self._selves[address]
+            return False
+        return until is not None
+
+    def is_self(self, address: Address, now: float) -> None:
+        """Take note that a dial reached this broker itself."""
+        if len(self._selves) >= MAX_SELVES and address not in self._selves:
+            del self._selves[next(iter(self._selves))]
+        self._selves[address] = now + SELF_RETRY
+        target = self.dialler.targets.get(address)
+        if target is None:
+            return
+        self.dialler.finished(target)
+        self._disown(target)
+        if target.static:
+            self.dialler.postpone(target, now + SELF_RETRY)
+
+    # --- neighbours --------------------------------------------------------------------------------------------------
+
+    def wants(self, member: Member) -> bool:
+        """Say whether this member is to be linked."""
+        return self.chosen is None or member.id in self.chosen
+
+    def choose(self, chosen: set[bytes] | None, now: float) -> None:
+        """Have these members linked (None: all), and dial no others."""
+        self.chosen = chosen
+        for member in self.members.values():
+            if member.linked:
+                continue
+            if self.wants(member):
+                owned = self._owned[member.id]
+                if not any(target.wanted for target in owned):
+                    if self.failing(member):
+                        for target in owned:
+                            self.dialler.resume(target, now)
+                    else:
+                        self.want(member, now)
+            else:
+                for target in self._owned[member.id]:
+                    self.dialler.unwant(target)
+
+    def failures(self, member: Member) -> int:
+        """How often the address that failed least has failed; 0 when there is none."""
+        return min((target.failures for target in self._owned[member.id]), default=0)
+
+    def failing(self, member: Member) -> bool:
+        """Say whether a member cannot be dialled now: it has no address, or all of them failed."""
+        if member.linked:
+            return False
+        owned = self._owned[member.id]
+        return not owned or all(target.failures for target in owned)
+
+    def seeded(self, member: Member) -> bool:
+        """Say whether the configuration names an address of this member."""
+        return any(target.static for target in self._owned[member.id])
+
+    def reached(self, member: Member, reachable: bool, now: float) -> None:
+        """Take note that a member came into our tree, or is in it no longer."""
+        member.reachable = reachable
+        if reachable:
+            self.hearsay.discard(member.id)
+            for target in self._owned[member.id]:
+                self.dialler.forgive(target)
+        elif not member.linked:
+            member.since = now
+            self.forget_due = min(self.forget_due, now + self._config.forget_after)
+
+    # --- dials -------------------------------------------------------------------------------------------------------
+
+    def want(self, member: Member, now: float, forgive: bool = False) -> None:
+        """Dial a member: at once from the lower id, from the higher one only if no link stands by then. Only who is chosen."""
+        if not self.wants(member):
+            if forgive:
+                for target in self._owned[member.id]:
+                    self.dialler.forgive(target)
+            return
+        due = now + self._patience(member)
+        for target in self._owned[member.id]:
+            if forgive:
+                self.dialler.forgive(target)
+            elif target.failures and target.wanted:
+                continue
+            self.dialler.want(target, due)
+            due += ADDRESS_STAGGER
+
+    def linked(self, member: Member, boot: int, addresses: Iterable[Address], now: float) -> None:
+        """A link stands: note who is at these addresses, and dial none of the member's any more."""
+        if not member.linked or boot != member.link_boot:
+            member.link_since = now
+            member.leaving = False
+        if boot != member.boot:
+            member.boot = boot
+            self._touch(member)
+        member.linked = member.was_linked = member.standing = True
+        self.hearsay.discard(member.id)
+        member.link_boot = boot
+        self._graves.pop(member.id, None)
+        for address in addresses:
+            self._confirm(member, address, now)
+        for target in self._owned[member.id]:
+            self.dialler.unwant(target)
+
+    def lost(self, member: Member, now: float, stable: bool) -> None:
+        """The link is gone: dial at once, or with growing pauses when it never lasted."""
+        member.since = now
+        self.forget_due = min(self.forget_due, now + self._config.forget_after)
+        if not self.wants(member):
+            return
+        patience = self._patience(member)
+        due = now + patience + self._rng.uniform(0.0, REDIAL_JITTER)
+        for target in self._owned[member.id]:
+            if stable:
+                self.dialler.forgive(target)
+                self.dialler.want(target, due)
+                due += ADDRESS_STAGGER
+            else:
+                target.wanted = True
+                if not target.under_way:
+                    self.dialler.penalise(target, now, patience)
+
+    def is_peer(self, member: Member | None, address: Address, now: float) -> None:
+        """A dial reached this member, or a broker not known yet, by one connection too many."""
+        if member is not None:
+            self._confirm(member, address, now)
+        target = self.dialler.targets.get(address)
+        if target is None:
+            return
+        holder = self.members[target.owner] if target.owner is not None else None
+        if holder is not None and holder.linked:
+            self.dialler.finished(target)
+            self.dialler.unwant(target)
+        else:  # its other connection is in the middle of a handshake, which can fail
+            target.wanted = True
+            self.dialler.penalise(target, now, self._config.dial_patience)
+
+    def ended(self, address: Address) -> None:
+        """A dial has ended with a link to a broker that is not in the table: asked again in some minutes."""
+        target = self.dialler.targets.get(address)
+        if target is not None:
+            self.dialler.finished(target)
+            if target.owner is None or not self.members[target.owner].linked:
+                self.dialler.postpone(target, target.started + SELF_RETRY)
+
+    def _patience(self, member: Member) -> float:
+        return 0.0 if self._own.id < member.id else self._config.dial_patience
+
+    def _confirm(self, member: Member, address: Address, now: float) -> None:
+        """The member answers at this address."""
+        target = self.dialler.targets.get(address)
+        if target is None:
+            if is_wildcard(address.host) or self.is_own(address, now):
+                return
+            self._make_space(member, replace=True)
+            target = self.dialler.add(address)
+        self.dialler.finished(target)
+        self.dialler.trust(target)
+        self._selves.pop(address, None)
+        if target.owner != member.id:
+            self._own_target(target, member)
+
+    def _make_space(self, member: Member, replace: bool) -> bool:
+        """Say whether a member may have one address more, giving up its oldest if `replace`. Seeds do not count."""
+        discovered = [known for known in self._owned[member.id] if not known.static]
+        if len(discovered) < MAX_ADDRESSES:
+            return True
+        if replace:
+            self._disown(discovered[0])
+        return replace
+
+    def _own_target(self, target: Target, member: Member) -> None:
+        if target.owner is not None:
+            self._owned[target.owner].remove(target)
+        target.owner = member.id
+        self._owned[member.id].append(target)
+        self._touch(member)
+
+    def _disown(self, target: Target) -> None:
+        """Take an address from its member; forgotten unless it is a seed."""
+        if target.owner is not None:
+            self._owned[target.owner].remove(target)
+            target.owner = None
+            self.version += 1
+        if target.static:
+            target.wanted = True
+        else:
+            self.dialler.remove(target)
+
+    def _touch(self, member: Member) -> None:
+        """There is something new to tell of this member."""
+        self.version += 1
+        member.version = self.version
+
+    def _drop(self, member: Member, seeds_from: float) -> None:
+        del self.members[member.id]
+        self.hearsay.discard(member.id)
+        self.version += 1
+        for target in self._owned.pop(member.id):
+            target.owner = None
+            if target.static:
+                self.dialler.postpone(target, seeds_from)
+            else:
+                self.dialler.remove(target)

@@ -1,0 +1,383 @@
+"""Who subscribed to this topic, which retained topics match this filter: both without looking at everything.
+
+No walk recurses: a filter may have 32,768 levels, and its depth must cost time in proportion and no stack. Because each
+node has one parent, the nodes reached at a level are distinct, so a look-up never visits a node twice, however many
+wildcards a filter has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, TypeVar
+
+from routing.sharded import ShardedDict
+from routing.topic_filter import is_wildcard, matches, well_formed
+
+V = TypeVar("V")
+
+# The subscribers of one filter, in order of arrival. Most filters have one: a pair takes a quarter of a dict's bytes.
+_Bucket = tuple[Hashable, V] | dict[Hashable, V]
+
+
+class _Node(Generic[V]):
+    """A level prefix of wildcard filters. Nothing follows '#', so it is a bucket at its parent and not a node."""
+
+    __slots__ = ("bucket", "children", "multi", "plus")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[V]] | None = None
+        self.plus: _Node[V] | None = None
+        self.multi: _Bucket[V] | None = None  # of the filter prefix/#
+        self.bucket: _Bucket[V] | None = None  # of the filter that ends here
+
+    def is_empty(self) -> bool:
+        """Whether no filter ends here or below."""
+        return not self.children and self.plus is None and self.multi is None and self.bucket is None
+
+
+class SubscriptionTrie(Generic[V]):
+    """Topic filters with keyed values: which values does a topic concern?
+
+    A filter without wildcards is found by one look-up in a dict; the others stand in a trie with a level a step.
+    Filters are taken literally: split ``$share/`` off first (:func:`topic_filter.split_shared`).
+
+    :ivar version: grows with every change, never falls; a cache of :meth:`match` is good while it stays.
+    :ivar steps: what :meth:`match` has cost: nodes visited and values found.
+    """
+
+    __slots__ = ("_exact", "_root", "_size", "_wild", "steps", "version")
+
+    def __init__(self) -> None:
+        self._exact: dict[str, _Bucket[V]] = {}
+        # The same buckets hang in the trie; found by filter here without a walk.
+        self._wild: dict[str, _Bucket[V]] = {}
+        self._root: Final[_Node[V]] = _Node()
+        self._size = 0
+        self.steps = 0
+        self.version = 0
+
+    def __len__(self) -> int:
+        """Return the number of (filter, key) pairs."""
+        return self._size
+
+    def __contains__(self, filter: object) -> bool:
+        """Whether anybody holds this very filter."""
+        return filter in self._exact or filter in self._wild
+
+    def filters(self) -> Iterator[str]:
+        """Each filter once, in order of arrival, those without wildcards first. No change while iterating."""
+        yield from self._exact
+        yield from self._wild
+
+    def get(self, filter: str, key: Hashable) -> V | None:
+        """Return the value of (filter, key), or None."""
+        bucket = self._buckets(filter).get(filter)
+        if bucket is None:
+            return None
+        if isinstance(bucket, tuple):
+            return bucket[1] if bucket[0] == key else None
+        return bucket.get(key)
+
+    def insert(self, filter: str, key: Hashable, value: V) -> bool:
+        """Set the value of (filter, key); an old value is replaced and keeps its place in the order.
+
+        :returns: True if the filter is new here, that is, this is the first interest in it.
+        :raises ValueError: a wildcard stands where none may (MQTT-4.7.1-1, -2).
+        """
+        buckets = self._buckets(filter)
+        bucket = buckets.get(filter)
+        if isinstance(bucket, dict):
+            self._size += key not in bucket
+            bucket[key] = value
+        else:
+            joined = bucket is not None and bucket[0] != key
+            new: _Bucket[V] = dict((bucket, (key, value))) if bucket is not None and joined else (key, value)
+            if buckets is self._wild:
+                if bucket is None and not well_formed(filter):
+                    raise ValueError(f"malformed topic filter: {filter[:80]!r}")
+                self._plant(filter, new)
+            buckets[filter] = new
+            self._size += bucket is None or joined
+        self.version += 1
+        return bucket is None
+
+    def remove(self, filter: str, key: Hashable) -> bool:
+        """Forget (filter, key); what is not there is no error.
+
+        :returns: True if nobody holds the filter any more, that is, the last interest in it has gone.
+        """
+        buckets = self._buckets(filter)
+        bucket = buckets.get(filter)
+        if bucket is None:
+            return False
+        if isinstance(bucket, dict):
+            if key not in bucket:
+                return False
+            del bucket[key]
+            last = not bucket
+        else:
+            if bucket[0] != key:
+                return False
+            last = True
+        if last:
+            del buckets[filter]
+            if buckets is self._wild:
+                self._uproot(filter)
+        self._size -= 1
+        self.version += 1
+        return last
+
+    def match(self, topic: str) -> list[V]:
+        """Return the values of all filters that match a valid topic name (4.7.1; MQTT-4.7.2-1), in a fixed order.
+
+        Values of one filter come in order of arrival. A key that holds several matching filters appears once for each.
+        The time is that of the nodes visited: at most those of the filters' prefixes that match the topic's.
+        """
+        found: list[V] = []
+        bucket = self._exact.get(topic)
+        if bucket is not None:
+            _collect(found, bucket)
+        if not self._wild:
+            return found
+        nodes = [self._root]
+        guarded = topic.startswith("$")  # the first level's wildcards do not match (MQTT-4.7.2-1)
+        for level in topic.split("/"):
+            reached: list[_Node[V]] = []
+            for node in nodes:
+                if node.multi is not None and not guarded:
+                    _collect(found, node.multi)
+                if node.children is not None and (child := node.children.get(level)) is not None:
+                    reached.append(child)
+                if node.plus is not None and not guarded:
+                    reached.append(node.plus)
+            self.steps += len(reached)
+            if not reached:
+                break
+            guarded = False
+            nodes = reached
+        else:
+            for node in nodes:
+                if node.bucket is not None:
+                    _collect(found, node.bucket)
+                if node.multi is not None:  # '#' includes its parent level
+                    _collect(found, node.multi)
+        self.steps += len(found)
+        return found
+
+    def _buckets(self, filter: str) -> dict[str, _Bucket[V]]:
+        return self._wild if is_wildcard(filter) else self._exact
+
+    def _plant(self, filter: str, bucket: _Bucket[V]) -> None:
+        """Hang a well-formed wildcard filter's bucket into the trie, in place of an older one."""
+        node = self._root
+        for level in filter.split("/"):
+            if level == "#":
+                node.multi = bucket
+                return
+            if level == "+":
+                if node.plus is None:
+                    node.plus = _Node()
+                node = node.plus
+            else:
+                if node.children is None:
+                    node.children = {}
+                child = node.children.get(level)
+                if child is None:
+                    child = node.children[level] = _Node()
+                node = child
+        node.bucket = bucket
+
+    def _uproot(self, filter: str) -> None:
+        """Take a filter that is in the trie out of it, with the branch that only it needed."""
+        path: list[tuple[_Node[V], str]] = []  # (parent, level below it)
+        node = self._root
+        for level in filter.split("/"):
+            if level == "#":
+                node.multi = None
+                break
+            path.append((node, level))
+            below = node.plus if level == "+" else (node.children or {}).get(level)
+            assert below is not None, "a planted filter has all its nodes"
+            node = below
+        else:
+            node.bucket = None
+        while path and node.is_empty():
+            node, level = path.pop()
+            if level == "+":
+                node.plus = None
+            elif node.children is not None:
+                del node.children[level]
+                if not node.children:
+                    node.children = None
+
+
+def _collect(found: list[V], bucket: _Bucket[V]) -> None:
+    """Append a bucket's values."""
+    if isinstance(bucket, tuple):
+        found.append(bucket[1])
+    else:
+        found.extend(bucket.values())
+
+
+NODE = 350
+"""bytes of memory of a node of stored topics with its key, about."""
+
+MANY = 4096
+"""children of one node from which on they are kept in parts: with all in one dict, that would stand still when it grows."""
+
+
+class _TopicNode:
+    """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that alone has a prefix stands
+    there as it is, in place of a node: most of a million topics have no node of their own."""
+
+    __slots__ = ("children", "topic")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _TopicNode | str] | ShardedDict[_TopicNode | str] | None = None
+        self.topic: str | None = None
+
+    def put(self, level: str, child: _TopicNode | str) -> None:
+        """Hang a child below this node, in place of an older one of this level."""
+        if self.children is None:
+            self.children = {}
+        elif len(self.children) == MANY and isinstance(self.children, dict):
+            parts: ShardedDict[_TopicNode | str] = ShardedDict()
+            for known, node in self.children.items():
+                parts[known] = node
+            self.children = parts
+        self.children[level] = child
+
+    def alone(self) -> str | None:
+        """Return the topic that alone is left here or below, None if there are more."""
+        if not self.children:
+            return self.topic
+        if self.topic is not None or len(self.children) > 1:
+            return None
+        (only,) = self.children.values()
+        return only if isinstance(only, str) else None
+
+
+class TopicTrie(Generic[V]):
+    """Topics with values, as retained messages are: which topics does a filter match?
+
+    :ivar memory: bytes of nodes, about; topics and values have to be added.
+    """
+
+    __slots__ = ("_root", "_values", "memory")
+
+    def __init__(self) -> None:
+        self._values: ShardedDict[V] = ShardedDict()
+        self.memory = 0
+        self._root: Final = _TopicNode()
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+        return len(self._values)
+
+    def __contains__(self, topic: object) -> bool:
+        """Whether the topic is stored."""
+        return topic in self._values
+
+    def items(self) -> Iterator[tuple[str, V]]:
+        """All (topic, value). They may come and go meanwhile."""
+        return self._values.items()
+
+    def get(self, topic: str) -> V | None:
+        """Return the topic's value, or None."""
+        return self._values.get(topic)
+
+    def set(self, topic: str, value: V) -> None:
+        """Store the value of a valid topic name, in place of an older one."""
+        if topic not in self._values:
+            self._plant(topic)
+        self._values[topic] = value
+
+    def _plant(self, topic: str) -> None:
+        node = self._root
+        rest: list[str] = []  # levels of the topic that stood here alone
+        for depth, level in enumerate(topic.split("/"), 1):
+            child = None if node.children is None else node.children.get(level)
+            if child is None:
+                node.put(level, topic)
+                return
+            if isinstance(child, str):
+                rest = rest or child.split("/")
+                alone, child = child, _TopicNode()
+                self.memory += NODE
+                node.put(level, child)
+                if len(rest) == depth:
+                    child.topic = alone
+                else:
+                    child.children = {rest[depth]: alone}
+            node = child
+        node.topic = topic
+
+    def pop(self, topic: str) -> V | None:
+        """Forget a topic and return its value; None if it is not stored, which is no error."""
+        if topic not in self._values:
+            return None
+        path: list[tuple[_TopicNode, str]] = []  # (parent, level below it)
+        node = self._root
+        for level in topic.split("/"):
+            assert node.children is not None, "a stored topic has all its nodes, or stands alone"
+            child = node.children[level]
+            if isinstance(child, str):
+                del node.children[level]
+                node.children = node.children or None
+                break
+            path.append((node, level))
+            node = child
+        else:
+            node.topic = None
+        while path and (alone := node.alone()) is not None:
+            node, level = path.pop()
+            self.memory -= NODE
+            assert node.children is not None, "that hangs here"
+            node.children[level] = alone
+        return self._values.pop(topic)
+
+    def match(self, filter: str) -> list[tuple[str, V]]:
+        """Return (topic, value) of all topics that a valid filter matches (4.7.1; MQTT-4.7.2-1), in a fixed order."""
+        values = self._values
+        return [(topic, values[topic]) for topic in self.search(filter) if topic is not None]
+
+    def search(self, filter: str) -> Iterator[str | None]:
+        """Each topic that a valid filter matches, and None for each step that found none. Topics may come and go meanwhile.
+
+        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the steps are the nodes visited: each
+        level of the filter looks at the nodes that its prefix matches, ``#`` at all that lie below them.
+        """
+        if not is_wildcard(filter):
+            yield filter if filter in self._values else None
+            return
+        if filter == "#":
+            for topic, _ in self._values.items():
+                yield None if topic.startswith("$") else topic
+            return
+        levels = filter.split("/")
+        stack: list[tuple[Iterator[_TopicNode | str], int]] = [(iter((self._root,)), 0)]  # with levels that are done
+        while stack:
+            nodes, depth = stack[-1]
+            node = next(nodes, None)
+            level = levels[depth] if depth < len(levels) else ""
+            if node is None:
+                stack.pop()
+            elif isinstance(node, str):
+                yield node if level == "#" or matches(filter, node) else None
+            elif depth == len(levels):
+                yield node.topic
+            else:
+                yield node.topic if level == "#" else None
+                if level in {"#", "+"}:
+                    below = _children(node, guarded=node is self._root)
+                    stack.append((below, depth + (level == "+")))
+                elif node.children is not None and (child := node.children.get(level)) is not None:
+                    stack.append((iter((child,)), depth + 1))
+
+
+def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
+    """All that is below a node; if guarded, without levels that begin with '$': wildcards skip these (MQTT-4.7.2-1)."""
+    children = node.children
+    if isinstance(children, ShardedDict):
+        return (child for level, child in children.items() if not (guarded and level.startswith("$")))
+    return iter([child for level, child in (children or {}).items() if not (guarded and level.startswith("$"))])
